@@ -1,0 +1,1 @@
+"""tlserve: an OpenAI-compatible inference server for language models on the CPU."""

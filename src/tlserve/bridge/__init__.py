@@ -1,0 +1,1 @@
+"""The only room with both colours: the engine thread and its tickets."""

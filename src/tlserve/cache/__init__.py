@@ -1,0 +1,1 @@
+"""KV blocks by id: the pool, the radix prefix tree, the manager."""

@@ -1,0 +1,1 @@
+"""Logits to tokens: sampling parameters, the sampler, draft proposals."""

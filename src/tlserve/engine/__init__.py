@@ -1,0 +1,1 @@
+"""The engine: one synchronous step loop over scheduler, runner and sampler."""

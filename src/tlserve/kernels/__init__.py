@@ -1,0 +1,1 @@
+"""The arithmetic: pure functions over arrays."""

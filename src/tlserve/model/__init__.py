@@ -1,0 +1,1 @@
+"""Architectures and the runner: a batch of tokens to logits."""

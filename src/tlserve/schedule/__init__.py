@@ -1,0 +1,1 @@
+"""Who runs next: sequences, the plan of a step, the scheduler."""

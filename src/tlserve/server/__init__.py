@@ -1,0 +1,1 @@
+"""Sockets, routes, health, metrics and the nursery tree."""
