@@ -1,11 +1,19 @@
-"""Fixtures that every room shares."""
+"""Fixtures that every room shares: models, servers on real sockets, and clients to talk to them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import attrs
+import httpx
 import pytest
+
+from support import Serve, Server, shift_logits, write_bigram
+from tlserve.config import EngineConfig, ServeConfig
+from tlserve.server.handle import spawn
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,3 +26,36 @@ def smollm2_path() -> Path:
     if not files:
         pytest.fail(f"no GGUF file in {directory}: run `make model` first, or set TLSERVE_TEST_MODEL")
     return files[0]
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> Path:
+    """The folder of tiny random models, one per architecture, each with its reference."""
+    return ROOT / "tests" / "data" / "models"
+
+
+@pytest.fixture(scope="session")
+def succ_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bigram that counts: after byte i comes byte i + 1, all but certainly. Its template is the bare content."""
+    return write_bigram(tmp_path_factory.mktemp("models") / "succ", shift_logits(1))
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server on free ports of the loopback interface; it is drained and joined after the test."""
+    with ExitStack() as stack:
+
+        def start(
+            directory: Path, *, engine: dict[str, object] | None = None, wait: bool = True, **fields: object
+        ) -> Server:
+            config = attrs.evolve(
+                ServeConfig.for_model(directory), engine=EngineConfig(**(engine or {})), drain_timeout_s=5.0
+            )
+            handle = spawn(attrs.evolve(config, **fields), wait=wait)
+            stack.callback(handle.join)
+            stack.callback(handle.drain)
+            api = stack.enter_context(httpx.Client(base_url=f"http://{handle.http_addr}", timeout=60))
+            health = stack.enter_context(httpx.Client(base_url=f"http://{handle.health_addr}", timeout=60))
+            return Server(handle, api, health)
+
+        yield start

@@ -1,0 +1,62 @@
+"""Hands what the engine did to the tickets that wait for it.
+
+Loop thread only. ``deliver`` is called through ``TrioToken.run_sync_soon``, where an exception would end the whole run; so it
+never raises. Every open ticket is in here, and leaves when it closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tlserve.bridge.messages import NO_STATS, Abort, Command, Delivery
+from tlserve.bridge.ticket import Ticket
+from tlserve.engine.messages import Failed
+from tlserve.errors import EngineError
+from tlserve.names import RequestId
+
+
+class Mailroom:
+    """The open tickets by the ids they hold, and the engine's last counters."""
+
+    def __init__(self, post_command: Callable[[Command], None]) -> None:
+        self.stats = NO_STATS
+        self._post_command = post_command
+        self._ticket_of: dict[RequestId, Ticket] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        """Generations that have not had their first step yet."""
+        return sum(ticket.num_unstarted for ticket in set(self._ticket_of.values()))
+
+    @property
+    def num_open(self) -> int:
+        """Generations whose ticket is open."""
+        return len(self._ticket_of)
+
+    def open_ticket(self, ids: Sequence[RequestId], *, max_events: int) -> Ticket:
+        """A ticket for generations that are about to be submitted."""
+        ticket = Ticket(ids, max_events=max_events, abort=self._abort, on_close=self._forget)
+        self._ticket_of.update(dict.fromkeys(ids, ticket))
+        return ticket
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Take in what one turn of the engine thread did."""
+        self.stats = delivery.stats
+        for event in delivery.events:
+            ticket = self._ticket_of.get(event.id)
+            if ticket is not None:
+                ticket.deliver(event)
+
+    def fail_all(self, error: EngineError) -> None:
+        """End every generation with ``error``; what the engine still says about them is dropped."""
+        for request_id, ticket in self._ticket_of.items():
+            if request_id in ticket.live:
+                self._abort(request_id)
+                ticket.deliver(Failed(request_id, error))
+
+    def _abort(self, request_id: RequestId) -> None:
+        self._post_command(Abort(request_id))
+
+    def _forget(self, ticket: Ticket) -> None:
+        for request_id in ticket.ids:
+            del self._ticket_of[request_id]

@@ -1,0 +1,114 @@
+"""The engine thread's loop: take commands, step, post what happened.
+
+Runs in one thread for the life of the process and ends by a message, never by cancellation. It alone touches the engine. Knows
+nothing of channels or tasks: what it has to say goes through one call per turn, ``post``.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+
+from tlserve.bridge.messages import Abort, Command, Delivery, Embed, Embedded, Event, Refused, Stop, Submit
+from tlserve.engine.engine import Engine
+from tlserve.engine.messages import Failed, Started
+from tlserve.errors import AdmitError, EngineDead, EngineError
+from tlserve.names import RequestId
+
+
+class EngineLoop:
+    """Joins an inbox of commands to an engine.
+
+    Args:
+        engine: touched by the thread that calls ``run`` and by no other.
+        inbox: filled from the loop thread; any number of commands between two steps.
+        post: called at most once per turn, from the engine thread; must not block.
+        step_delay: seconds slept after a step, to rehearse a slow model.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: queue.SimpleQueue[Command],
+        post: Callable[[Delivery], None],
+        *,
+        step_delay: float = 0.0,
+    ) -> None:
+        self._engine = engine
+        self._inbox = inbox
+        self._post = post
+        self._step_delay = step_delay
+        self._events: list[Event] = []
+        self._embeds: dict[RequestId, Embed] = {}
+
+    def run(self) -> None:
+        """Serve until a Stop arrives.
+
+        Raises:
+            EngineDead: the engine has given up.
+        """
+        self._post_turn()
+        while self._take_commands():
+            if self._embeds:
+                self._embed_one()
+            if self._engine.has_work():
+                self._step()
+            self._post_turn()
+
+    def _step(self) -> None:
+        tokens = self._engine.step()
+        notices = self._engine.take_notices()
+        self._events += [notice for notice in notices if isinstance(notice, Started)]
+        self._events += tokens
+        self._events += [notice for notice in notices if isinstance(notice, Failed)]
+        if self._step_delay:
+            time.sleep(self._step_delay)
+
+    def _post_turn(self) -> None:
+        events, self._events = self._events, []
+        self._post(Delivery(events, self._engine.stats()))
+
+    def _take_commands(self) -> bool:
+        """Obey all commands that are there, waiting for one when there is nothing else to do; False after a Stop."""
+        if not self._engine.has_work() and not self._embeds:
+            self._engine.check_integrity()
+            if not self._obey(self._inbox.get()):
+                return False
+        while True:
+            try:
+                command = self._inbox.get_nowait()
+            except queue.Empty:
+                return True
+            if not self._obey(command):
+                return False
+
+    def _obey(self, command: Command) -> bool:
+        match command:
+            case Submit(request):
+                try:
+                    self._engine.add_request(request)
+                except AdmitError as error:
+                    if request.id is not None:
+                        self._events.append(Refused(request.id, error))
+            case Abort(request_id):
+                self._engine.abort(request_id)
+                self._embeds.pop(request_id, None)
+            case Embed(request_id):
+                self._embeds[request_id] = command
+            case Stop():
+                self._engine.abort_all()
+                return False
+        return True
+
+    def _embed_one(self) -> None:
+        """Run the oldest input that waits: one a turn, so that a long list of them stalls no stream."""
+        command = self._embeds.pop(next(iter(self._embeds)))
+        try:
+            vector = self._engine.embed(command.tokens)
+        except EngineDead:
+            raise
+        except EngineError as error:
+            self._events.append(Failed(command.id, error))
+        else:
+            self._events.append(Embedded(command.id, tuple(vector)))

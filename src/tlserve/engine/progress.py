@@ -1,0 +1,32 @@
+"""How far the engine is on its way to serving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from attrs import frozen
+
+
+class LoadPhase(Enum):
+    """The phases in their order, as ``/readyz`` words them."""
+
+    STARTING = "starting"
+    FETCHING = "fetching the model"
+    LOADING = "loading the weights"
+    WARMING = "compiling and warming up"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@frozen
+class LoadProgress:
+    """A phase, the part of it that is done (0 to 1) where that is known, and a word on what is done right now."""
+
+    phase: LoadPhase
+    fraction: float | None = None
+    detail: str = ""
+
+
+Report = Callable[[LoadProgress], None]
+"""Called by the loading thread, often; it may raise LoadCancelled to end the loading."""

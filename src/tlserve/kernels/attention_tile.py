@@ -1,0 +1,115 @@
+"""Two tiles of attention: query rows against the sixteen keys, and against the sixteen values, of one chunk.
+
+A query row is one head of one token. Scores have one lane per key, mixed values one lane per dimension, so neither needs a sum
+across lanes. A chunk's layout is in `kv`.
+Invariant: a row sees the same operations in the same order whatever the number of rows in the tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+from llvmlite import ir
+from numba import types
+
+from tlserve.kernels import emit
+from tlserve.kernels.emit import f32, i16, i64
+from tlserve.kernels.jit import instruction
+from tlserve.kernels.simd import LANES, V16F, V16I
+from tlserve.kernels.target import Level, level_of
+
+V16H = ir.VectorType(i16, LANES)
+
+
+@frozen
+class Limits:
+    """Accumulators of sixteen lanes that fit this machine's registers, in a score tile and a value tile."""
+
+    score_rows: int
+    value_rows: int
+
+
+LIMITS: dict[Level, Limits] = {"avx512": Limits(8, 8), "avx2": Limits(2, 2), "portable": Limits(2, 2)}
+
+
+def _shorts(b: Any, address: Any) -> Any:
+    """Sixteen int16 as float32."""
+    return b.sitofp(b.sext(emit.load(b, address, V16H), V16I), V16F)
+
+
+@instruction
+def score_tile(_typing: Any, rows: Any, _keys: Any, _scales: Any, _wide: Any, _q: Any, _scores: Any, _stride: Any) -> Any:
+    """Compute scores[row, 0:16] = (q[row] . keys[:, 0:16]) * scales[0:16] for ``rows`` (a constant) query rows.
+
+    Addresses: keys int16 [wide][16], scales float32 [16], q float32 [rows][wide], scores float32 rows ``stride`` bytes apart.
+    Even and odd dimensions are added up separately, then together.
+    """
+    if not isinstance(rows, types.IntegerLiteral):
+        return None
+
+    def codegen(context: Any, b: Any, _signature: Any, args: Any) -> Any:
+        step = min(rows.literal_value, LIMITS[level_of(context)].score_rows)
+        for first in range(0, rows.literal_value, step):
+            _emit_scores(b, range(first, first + step), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(rows, *([types.int64] * 6)), codegen
+
+
+def _emit_scores(b: Any, rows: range, args: Any) -> None:
+    keys, scales, wide, q, scores, stride = args
+    q_stride = emit.times(b, wide, 4)
+    q_rows = [emit.offset(b, q, b.mul(q_stride, i64(r))) for r in rows]
+    zero = emit.constant(V16F, 0.0)
+    loop = emit.Loop(b, b.lshr(wide, i64(1)), [zero] * (2 * len(rows)))
+    sums = list(loop.carried)
+    for parity in (0, 1):
+        key = _shorts(b, emit.offset(b, keys, emit.times(b, loop.index, 64), 32 * parity))
+        for r, row in enumerate(q_rows):
+            element = emit.load(b, emit.offset(b, row, emit.times(b, loop.index, 8), 4 * parity), f32)
+            cell = 2 * r + parity
+            sums[cell] = emit.fma(b, emit.broadcast(b, element, LANES), key, sums[cell])
+    sums = loop.close(sums)
+    scale = emit.load(b, scales, V16F)
+    for r, row in enumerate(rows):
+        score = b.fmul(b.fadd(sums[2 * r], sums[2 * r + 1]), scale)
+        emit.store(b, emit.offset(b, scores, b.mul(stride, i64(row))), score)
+
+
+@instruction
+def value_tile(_typing: Any, rows: Any, vectors: Any, _values: Any, _wide: Any, _p: Any, _stride: Any, _mixed: Any) -> Any:
+    """Add p[row, key] * values[key, 0 : 16 vectors] to mixed[row] key by key, for sixteen keys.
+
+    rows and vectors are constants. Addresses: values int16 [16][wide], p float32 rows ``stride`` bytes apart, mixed float32
+    [rows][wide].
+    """
+    if not (isinstance(rows, types.IntegerLiteral) and isinstance(vectors, types.IntegerLiteral)):
+        return None
+
+    def codegen(context: Any, b: Any, _signature: Any, args: Any) -> Any:
+        step = min(rows.literal_value, LIMITS[level_of(context)].value_rows)
+        for first in range(0, rows.literal_value, step):
+            _emit_mixing(b, range(first, first + step), vectors.literal_value, args[2:])
+        return context.get_dummy_value()
+
+    return types.void(rows, vectors, *([types.int64] * 5)), codegen
+
+
+def _emit_mixing(b: Any, rows: range, vectors: int, args: Any) -> None:
+    values, wide, p, stride, mixed = args
+    places = [
+        emit.offset(b, mixed, b.mul(emit.times(b, wide, 4), i64(r)), 64 * vector)
+        for r in rows
+        for vector in range(vectors)
+    ]
+    p_rows = [emit.offset(b, p, b.mul(stride, i64(r))) for r in rows]
+    loop = emit.Loop(b, i64(LANES), [emit.load(b, place, V16F) for place in places])
+    line = emit.offset(b, values, b.mul(loop.index, emit.times(b, wide, 2)))
+    parts = [_shorts(b, emit.offset(b, line, 32 * vector)) for vector in range(vectors)]
+    shares = [emit.broadcast(b, emit.load(b, b.add(row, emit.times(b, loop.index, 4)), f32), LANES) for row in p_rows]
+    sums = [
+        emit.fma(b, shares[i // vectors], parts[i % vectors], before) for i, before in enumerate(loop.carried)
+    ]
+    for place, value in zip(places, loop.close(sums), strict=True):
+        emit.store(b, place, value)

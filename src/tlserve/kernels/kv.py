@@ -1,0 +1,173 @@
+"""Keys and values: turned, rounded to 16 bits and stored in their blocks.
+
+The pool is [layers][blocks][kv heads][chunks] of *chunks*: the keys and values of sixteen positions of one head,
+
+    key scales     16 x float32           values scales  16 x float32
+    keys           [D'][16] int16         one vector load is one dimension of sixteen keys
+    values         [16][D'] int16         one vector load is sixteen dimensions of one value
+
+where D' is head_dim rounded up to sixteen. A key (and a value) has one scale, so it is exact to 1.5e-5 of its greatest element:
+half the memory of float32, and far truer than float16 where one dimension towers above the others, as in models with
+biased keys. A block of ``block_size`` tokens is ceil(block_size / 16) chunks; a multiple of sixteen wastes nothing.
+Invariant: what lies behind a sequence's context is finite or multiplied by an exact zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tlserve.kernels.jit import Kernel, jit
+from tlserve.kernels.memory import float_of_bits, get_f32, get_i32, put_f32, put_i16
+from tlserve.kernels.norm import inverse_rms
+from tlserve.kernels.quantise import LEVELS, SMALLEST
+from tlserve.kernels.simd import absolute, greater, highest, load, nearest, splat, store, store_i16, total
+from tlserve.kernels.tape import (
+    BLOCK_TABLES,
+    EXTENT,
+    KV_LAYER_BYTES,
+    KV_POOL,
+    POSITIONS,
+    ROWS_PER_TILE,
+    SCRATCH,
+    SCRATCH_BYTES,
+    SEQUENCE_OF_ROW,
+    TABLE_STRIDE,
+)
+
+KEYS_PER_CHUNK = 16
+SCALES_BYTES = 2 * 4 * KEYS_PER_CHUNK
+
+(
+    QKV,  # float32 [T, stride]: query heads, key heads, value heads
+    QKV_STRIDE,  # in bytes
+    QUERY_HEADS,
+    KV_HEADS,
+    HEAD_DIM,
+    COSINES,  # float32 [positions, D / 2]
+    SINES,
+    QUERY_NORM,  # float32 [D] rounded up to sixteen, or 0
+    KEY_NORM,
+    EPS,  # float32 bits
+    QUERY_SCALE,  # float32 bits: what turned queries are multiplied by
+    LAYER,
+    BLOCK_SIZE,
+    CHUNKS,  # chunks of a block
+) = range(4, 18)
+"""The fields of a store operation."""
+
+
+def padded_dim(head_dim: int) -> int:
+    """D', the head dimension rounded up to whole vectors."""
+    return -(-head_dim // 16) * 16
+
+
+def chunk_bytes(head_dim: int) -> int:
+    """Bytes of a chunk."""
+    return SCALES_BYTES + 2 * 2 * KEYS_PER_CHUNK * padded_dim(head_dim)
+
+
+@jit
+def chunk_address(pool: int, block: int, heads: int, head: int, chunks: int, chunk: int, size: int) -> int:
+    """Where a chunk of a block lies in one layer's pool; ``size`` is its bytes."""
+    return pool + ((block * heads + head) * chunks + chunk) * size
+
+
+def store_kv(op: Any, step: Any, tile: int, member: int) -> None:
+    """Norm, turn and scale the queries in place; norm and turn the keys; store keys and values."""
+    first = tile * op[ROWS_PER_TILE]
+    dim, kv_heads = op[HEAD_DIM], op[KV_HEADS]
+    wide = (dim + 15) // 16 * 16
+    eps, query_scale = float_of_bits(op[EPS]), float_of_bits(op[QUERY_SCALE])
+    size = SCALES_BYTES + 64 * wide
+    head_copy = step[SCRATCH] + member * step[SCRATCH_BYTES]
+    pool = step[KV_POOL] + op[LAYER] * step[KV_LAYER_BYTES]
+    for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
+        position = get_i32(step[POSITIONS] + 4 * row)
+        cosines, sines = op[COSINES] + position * 2 * dim, op[SINES] + position * 2 * dim
+        heads = op[QKV] + row * op[QKV_STRIDE]
+        for head in range(op[QUERY_HEADS]):
+            _turn(heads + 4 * dim * head, dim, op[QUERY_NORM], eps, cosines, sines, query_scale, head_copy)
+            _copy(head_copy, dim, heads + 4 * dim * head)
+        keys = heads + 4 * dim * op[QUERY_HEADS]
+        table = step[BLOCK_TABLES] + 4 * step[TABLE_STRIDE] * get_i32(step[SEQUENCE_OF_ROW] + 4 * row)
+        block = get_i32(table + 4 * (position // op[BLOCK_SIZE]))
+        place = position % op[BLOCK_SIZE]
+        for head in range(kv_heads):
+            chunk = chunk_address(pool, block, kv_heads, head, op[CHUNKS], place // KEYS_PER_CHUNK, size)
+            lane = place % KEYS_PER_CHUNK
+            _turn(keys + 4 * dim * head, dim, op[KEY_NORM], eps, cosines, sines, np.float32(1.0), head_copy)
+            _store_key(head_copy, wide, chunk, lane)
+            _copy(keys + 4 * dim * (kv_heads + head), dim, head_copy)
+            _store_value(head_copy, wide, chunk, lane)
+
+
+@jit
+def _turn(
+    x: int, dim: int, weight: int, eps: np.float32, cosines: int, sines: int, scale: np.float32, result: int
+) -> None:
+    """Rotary embedding, half-split, of one head of ``dim`` elements, after its norm if ``weight`` is not 0; then scale.
+
+    The result's elements beyond dim, up to whole vectors, must be zero already.
+    """
+    source = x
+    if weight != 0:
+        _copy(x, dim, result)
+        factor = inverse_rms(result, (dim + 15) // 16, dim, eps)
+        for i in range(dim):
+            put_f32(result + 4 * i, get_f32(result + 4 * i) * factor * get_f32(weight + 4 * i))
+        source = result
+    half = dim // 2
+    for i in range(half):
+        low, high = get_f32(source + 4 * i), get_f32(source + 4 * (half + i))
+        cosine, sine = get_f32(cosines + 4 * i), get_f32(sines + 4 * i)
+        put_f32(result + 4 * i, (low * cosine - high * sine) * scale)
+        put_f32(result + 4 * (half + i), (high * cosine + low * sine) * scale)
+
+
+@jit
+def _copy(source: int, count: int, result: int) -> None:
+    for i in range(count):
+        put_f32(result + 4 * i, get_f32(source + 4 * i))
+
+
+@jit
+def _row_scale(x: int, wide: int) -> np.float32:
+    """The scale that brings a row's greatest magnitude to 32767; NaN if the row has a NaN or an infinity."""
+    peaks, poison = splat(np.float32(0.0)), splat(np.float32(0.0))
+    for i in range(0, wide, 16):
+        part = load(x + 4 * i)
+        peaks = greater(absolute(part), peaks)
+        poison = poison + part * splat(np.float32(0.0))
+    return highest(peaks) / LEVELS + total(poison)
+
+
+@jit
+def _round_row(x: int, wide: int, scale: np.float32) -> None:
+    """Replace a row by whole numbers: x / scale, rounded."""
+    factor = np.float32(1.0) / scale if scale > SMALLEST else np.float32(0.0)
+    for i in range(0, wide, 16):
+        store(x + 4 * i, nearest(load(x + 4 * i) * splat(factor)))
+
+
+@jit
+def _store_key(x: int, wide: int, chunk: int, lane: int) -> None:
+    scale = _row_scale(x, wide)
+    _round_row(x, wide, scale)
+    put_f32(chunk + 4 * lane, scale)
+    for i in range(wide):
+        put_i16(chunk + SCALES_BYTES + 2 * (KEYS_PER_CHUNK * i + lane), np.int64(get_f32(x + 4 * i)))
+
+
+@jit
+def _store_value(x: int, wide: int, chunk: int, lane: int) -> None:
+    scale = _row_scale(x, wide)
+    _round_row(x, wide, scale)
+    put_f32(chunk + 4 * (KEYS_PER_CHUNK + lane), scale)
+    values = chunk + SCALES_BYTES + 2 * wide * (KEYS_PER_CHUNK + lane)
+    for i in range(0, wide, 16):
+        store_i16(values + 2 * i, load(x + 4 * i))
+
+
+STORE_KV = Kernel(store_kv)

@@ -1,0 +1,94 @@
+"""RMS norm of rows, with an optional residual, and rounding of what goes into an integer linear.
+
+Invariant: the squares of a row are added in sixteen lanes and one fixed tree.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tlserve.kernels.jit import Kernel, jit
+from tlserve.kernels.memory import float_of_bits, get_i32
+from tlserve.kernels.quantise import quantise_row
+from tlserve.kernels.simd import fma, load, splat, store, total
+from tlserve.kernels.tape import EXTENT, LOGIT_ROW_IDS, ROWS_PER_TILE
+
+(
+    SOURCE,  # float32 [M, stride]
+    SOURCE_STRIDE,  # in bytes
+    PICK,  # 1: row i of the result is made of source row logit_rows[i]
+    WEIGHT,  # float32 [VECTORS * 16]; zeros beyond SIZE
+    SIZE,  # elements of a row
+    VECTORS,  # vectors of sixteen in a row
+    EPS,  # float32 bits
+    ADDEND,  # float32 [M, stride of the result], or 0: the residual that the normed row is added to
+    RESULT,  # float32 [M, stride]
+    RESULT_STRIDE,  # in bytes
+    QUANTISED,  # int16 [M, groups * 32], or 0
+    SCALES,  # float32 [M, 2, groups]
+    GROUPS,
+) = range(4, 17)
+"""The fields of a norm operation, and of a rounding one (which uses SOURCE, SOURCE_STRIDE and the last three)."""
+
+ADD_SOURCE, ADD_STRIDE, ADD_RESULT, ADD_VECTORS = range(4, 8)
+"""The fields of an add operation: rows, their distance in bytes, rows, vectors of sixteen in a row."""
+
+
+def norm(op: Any, step: Any, tile: int, _member: int) -> None:
+    """result = addend + source / rms(source) * weight, and its rounded form."""
+    first = tile * op[ROWS_PER_TILE]
+    for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
+        picked = get_i32(step[LOGIT_ROW_IDS] + 4 * row) if op[PICK] else row
+        result = op[RESULT] + row * op[RESULT_STRIDE]
+        factor = inverse_rms(op[SOURCE] + picked * op[SOURCE_STRIDE], op[VECTORS], op[SIZE], float_of_bits(op[EPS]))
+        addend = op[ADDEND] + row * op[RESULT_STRIDE] if op[ADDEND] != 0 else 0
+        _scale_row(op[SOURCE] + picked * op[SOURCE_STRIDE], factor, op[WEIGHT], addend, result, op[VECTORS])
+        if op[QUANTISED] != 0:
+            quantise_row(result, op[GROUPS], op[QUANTISED] + row * op[GROUPS] * 64, op[SCALES] + row * op[GROUPS] * 8)
+
+
+def round_rows(op: Any, step: Any, tile: int, _member: int) -> None:
+    """Round the rows of SOURCE."""
+    first = tile * op[ROWS_PER_TILE]
+    for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
+        source = op[SOURCE] + row * op[SOURCE_STRIDE]
+        quantise_row(source, op[GROUPS], op[QUANTISED] + row * op[GROUPS] * 64, op[SCALES] + row * op[GROUPS] * 8)
+
+
+@jit
+def inverse_rms(x: int, vectors: int, size: int, eps: np.float32) -> np.float32:
+    """1 / sqrt(mean of squares + eps) of a row of ``size`` elements, zeros behind them."""
+    squares = splat(np.float32(0.0))
+    for i in range(vectors):
+        part = load(x + 64 * i)
+        squares = fma(part, part, squares)
+    mean = total(squares) / np.float32(size)
+    return np.float32(1.0) / np.float32(math.sqrt(mean + eps))
+
+
+@jit
+def _scale_row(x: int, factor: np.float32, weight: int, addend: int, result: int, vectors: int) -> None:
+    scale = splat(factor)
+    for i in range(vectors):
+        value = load(x + 64 * i) * scale * load(weight + 64 * i)
+        if addend != 0:
+            value = load(addend + 64 * i) + value
+        store(result + 64 * i, value)
+
+
+def add(op: Any, step: Any, tile: int, _member: int) -> None:
+    """result += source; both have rows of whole vectors, equally far apart."""
+    first = tile * op[ROWS_PER_TILE]
+    for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
+        place = row * op[ADD_STRIDE]
+        for i in range(op[ADD_VECTORS]):
+            at = place + 64 * i
+            store(op[ADD_RESULT] + at, load(op[ADD_RESULT] + at) + load(op[ADD_SOURCE] + at))
+
+
+ADD = Kernel(add)
+NORM = Kernel(norm)
+ROUND_ROWS = Kernel(round_rows)

@@ -1,0 +1,87 @@
+"""The application of the API port: its routes, and Quart's settings that would otherwise surprise."""
+
+from __future__ import annotations
+
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from tlserve.bridge.client import EngineClient
+from tlserve.config import ServeConfig
+from tlserve.openai.documents import model_document, model_list
+from tlserve.openai.errors import model_not_found
+from tlserve.openai.headers import (
+    KV_HANDLE,
+    PRIORITY,
+    check_content_encoding,
+    check_content_type,
+    parse_priority,
+    refuse_kv_handle,
+)
+from tlserve.openai.requests import parse_chat, parse_completion
+from tlserve.server.api import Api, current_room
+from tlserve.server.generate import CHAT, COMPLETION, generate
+from tlserve.server.responses import json_response, no_route
+from tlserve.server.shutdown import Shutdown
+
+
+def create_api_app(config: ServeConfig, engine: EngineClient, shutdown: Shutdown) -> QuartTrio:
+    """The routes of the API over one engine."""
+    app = QuartTrio("tlserve.api")
+    app.config["MAX_CONTENT_LENGTH"] = config.max_body_bytes
+    app.config["RESPONSE_TIMEOUT"] = None  # A plain answer may take as long as a stream.
+    api = Api(config, engine, shutdown)
+    _add_generation(app, api)
+    _add_models(app, api)
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return json_response({"status": "ok"})
+
+    no_route(app)
+    return app
+
+
+def _add_generation(app: QuartTrio, api: Api) -> None:
+    @app.post("/v1/chat/completions")
+    async def chat() -> Response:
+        body = await _body(api)
+        return await generate(api, current_room(), parse_chat(body), CHAT, body_bytes=len(body), priority=_priority())
+
+    @app.post("/v1/completions")
+    async def completions() -> Response:
+        body = await _body(api)
+        spec = parse_completion(body)
+        return await generate(api, current_room(), spec, COMPLETION, body_bytes=len(body), priority=_priority())
+
+
+def _add_models(app: QuartTrio, api: Api) -> None:
+    def document() -> dict[str, object]:
+        model = api.open_model()
+        return model_document(model.id, created=model.created, max_model_len=model.max_model_len)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return json_response(model_list([document()]))
+
+    @app.get("/v1/models/<path:name>")
+    async def model(name: str) -> Response:
+        if name != api.open_model().id:
+            raise model_not_found(name, served=[api.config.model_id])
+        return json_response(document())
+
+
+async def _body(api: Api) -> bytes:
+    """The request's body, once the server is open and the headers allow it.
+
+    Raises:
+        ApiError: 503, 404, 413 or 415.
+    """
+    api.open_model()
+    refuse_kv_handle(request.headers.get(KV_HANDLE))
+    check_content_type(request.headers.get("Content-Type"))
+    check_content_encoding(request.headers.get("Content-Encoding"))
+    return await request.get_data(cache=False, as_text=False, parse_form_data=False)
+
+
+def _priority() -> int:
+    return parse_priority(request.headers.get(PRIORITY))

@@ -1,0 +1,155 @@
+"""The whole process on one page: what lives inside of what, and how it comes down.
+
+::
+
+    trio.run(serve)
+    └─ open_engine                       the engine thread; it outlives everything that may hold a ticket
+       └─ house (nursery)
+          ├─ health server               first up, last down
+          └─ watchers (nursery)
+             ├─ signals                  SIGTERM or SIGINT begins the drain; a second one kills
+             ├─ engine                   an engine that fails begins the drain too
+             ├─ drain                    at the limit: ends what still runs, then cuts who no longer reads
+             └─ API server               a nursery per connection, inside it one per request, inside it a ticket
+
+Sockets are bound before any of it, the model is loaded after all of it is up. Teardown is the reverse of the indentation.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from importlib.metadata import version
+
+import trio
+from attrs import define, frozen
+from hypercorn.trio import serve as hypercorn_serve
+
+from tlserve.bridge.client import EngineClient, Loader, open_engine
+from tlserve.config import ServeConfig
+from tlserve.engine.load import load_engine
+from tlserve.errors import StepFailed
+from tlserve.server.app import create_api_app
+from tlserve.server.health import Readiness, create_health_app
+from tlserve.server.listen import Listener, ServerConfig, bind, cut_connections
+from tlserve.server.log import log_event
+from tlserve.server.metrics import Metrics
+from tlserve.server.room import RequestRooms
+from tlserve.server.shutdown import Shutdown
+
+_LAST_WORDS_S = 1.0
+"""How long ended streams have to send their error event before their connections are cut."""
+
+
+@frozen
+class Addresses:
+    """Where a client on this machine reaches the two servers, as ``host:port``."""
+
+    api: str
+    health: str
+
+
+async def serve(
+    config: ServeConfig,
+    shutdown: Shutdown,
+    *,
+    on_bound: Callable[[Addresses], None] = lambda _: None,
+    on_ready: Callable[[], None] = lambda: None,
+    load: Loader = load_engine,
+) -> None:
+    """Serve until ``shutdown`` begins, from within or without; return when everything is down.
+
+    Raises:
+        ListenError: an address cannot be bound; nothing else has been started then.
+        StartupError: the model cannot be loaded (inside an ExceptionGroup).
+        EngineDead: the engine gave up (inside an ExceptionGroup); open requests have been told.
+    """
+    with ExitStack() as sockets:
+        api_socket, health_socket = (
+            sockets.enter_context(closing(bind(text, what=what, send_timeout_s=config.send_timeout_s)))
+            for text, what in ((config.http_listen, "http_listen"), (config.health_listen, "health_listen"))
+        )
+        log_event("listening", api=str(api_socket.bound), health=str(health_socket.bound), model=config.model_id)
+        on_bound(Addresses(api_socket.reachable, health_socket.reachable))
+        async with open_engine(config, load) as engine:
+            await House(config, shutdown, engine, api_socket, health_socket, on_ready).run()
+    log_event("stopped", reason=shutdown.reason)
+
+
+@define(eq=False)
+class House:
+    """The two servers over a running engine, and those who watch over them."""
+
+    config: ServeConfig
+    shutdown: Shutdown
+    engine: EngineClient
+    api_socket: Listener
+    health_socket: Listener
+    on_ready: Callable[[], None]
+
+    async def run(self) -> None:
+        """Live until the shutdown begins and the last request has ended."""
+        metrics = Metrics(stats=self.engine.stats, version=version("tlserve"), model_id=self.config.model_id)
+        async with trio.open_nursery() as house:
+            house.start_soon(self._serve_health, metrics)
+            async with trio.open_nursery() as watchers:
+                if self.config.handle_signals:
+                    watchers.start_soon(self._watch_signals)
+                watchers.start_soon(self._watch_engine)
+                watchers.start_soon(self._drain)
+                await self._serve_api(metrics)
+                watchers.cancel_scope.cancel()
+            self.shutdown.close()
+
+    async def _serve_api(self, metrics: Metrics) -> None:
+        """Answer requests until the shutdown begins; return when the last one has ended."""
+        app = create_api_app(self.config, self.engine, self.shutdown)
+        rooms = RequestRooms(app, shutdown=self.shutdown, on_end=metrics.request_ended, is_logged=True)
+        config = ServerConfig(
+            self.api_socket,
+            keep_alive_s=self.config.keep_alive_s,
+            graceful_timeout_s=self.config.drain_timeout_s + 2 * _LAST_WORDS_S,
+        )
+        await hypercorn_serve(rooms, config, shutdown_trigger=self.shutdown.wait_draining, mode="asgi")
+
+    async def _serve_health(self, metrics: Metrics) -> None:
+        """Answer probes until the API is down."""
+        app = create_health_app(Readiness(self.engine, self.shutdown), metrics, self.shutdown)
+        rooms = RequestRooms(app, shutdown=self.shutdown, on_end=lambda _: None, is_logged=False)
+        config = ServerConfig(
+            self.health_socket, keep_alive_s=self.config.keep_alive_s, graceful_timeout_s=_LAST_WORDS_S
+        )
+        await hypercorn_serve(rooms, config, shutdown_trigger=self.shutdown.wait_closed, mode="asgi")
+
+    async def _watch_signals(self) -> None:
+        """Begin the drain at the first SIGTERM or SIGINT; from then on the signals do what they do by default: kill."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                self.shutdown.begin(signal.Signals(number).name)
+                break
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+
+    async def _watch_engine(self) -> None:
+        """Say when the model is ready; begin the drain when the engine fails, before or after that."""
+        await self.engine.wait_settled()
+        if self.engine.model is not None:
+            log_event("ready", **self.engine.model.facts)
+            self.on_ready()
+        await self.engine.wait_ended()
+        if self.engine.failure is not None:
+            self.shutdown.begin("the engine failed")
+
+    async def _drain(self) -> None:
+        """Give running requests their time; then end them with words, then without. Cancelled when the last is over."""
+        await self.shutdown.wait_draining()
+        limit_s = self.config.drain_timeout_s
+        log_event("draining", reason=self.shutdown.reason, open_requests=self.engine.num_open, limit_s=limit_s)
+        await trio.sleep(limit_s)
+        log_event("drain_limit", ended_requests=self.engine.num_open)
+        self.engine.fail_all(
+            StepFailed("the server had to stop before this answer was complete; send the request again")
+        )
+        await trio.sleep(_LAST_WORDS_S)
+        log_event("connections_cut", connections=cut_connections(self.api_socket.bound.port))

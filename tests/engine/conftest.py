@@ -1,0 +1,144 @@
+"""A runner whose logits depend on every token in the KV blocks, and a bench that drives an engine over it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from numpy.typing import NDArray
+
+from tlserve.config import EngineConfig, SpeculativeConfig
+from tlserve.decode.params import SamplingParams
+from tlserve.engine.engine import Engine
+from tlserve.engine.messages import Failed, GenRequest, Started, TokenOut
+from tlserve.model.batch import ForwardBatch
+from tlserve.names import RequestId
+
+VOCAB = 31
+GREEDY = SamplingParams(temperature=0.0, logprobs=2)
+SPECULATIVE = SpeculativeConfig(num_tokens=4, ngram_max=3, ngram_min=1)
+
+
+class FakeRunner:
+    """Keeps token ids where a model keeps keys and values, and hashes the whole context into logits.
+
+    So a row read from a wrong, stale or missing block changes the answer. The token after the last one, modulo 5, is
+    favoured: answers run in circles, which prompt lookup guesses often, but not always.
+    """
+
+    def __init__(self, *, num_blocks: int = 64, block_size: int = 4, max_model_len: int = 256) -> None:
+        self.description = "fake"
+        self.vocab_size = VOCAB
+        self.hidden_size = 3
+        self.max_model_len = max_model_len
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.kv_bytes_per_block = 4 * block_size
+        self.kv = np.full((num_blocks, block_size), -1, dtype=np.int32)
+        self.failures: list[Exception] = []
+        self.poison: set[int] = set()
+        self.batches: list[ForwardBatch] = []
+        self._known: dict[bytes, NDArray[np.float32]] = {}
+
+    def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
+        self.batches.append(batch)
+        if self.failures:
+            raise self.failures.pop(0)
+        wanted = set(batch.logit_rows.tolist())
+        logits = []
+        for index, table in enumerate(batch.block_tables):
+            for row in range(batch.query_start[index], batch.query_start[index + 1]):
+                position = int(batch.positions[row])
+                self.kv[table[position // self.block_size], position % self.block_size] = batch.tokens[row]
+                if row in wanted:
+                    logits.append(self._logits(self.kv[table].reshape(-1)[: position + 1]))
+        return np.stack(logits) if logits else np.zeros((0, VOCAB), dtype=np.float32)
+
+    def run_once(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        return np.outer(np.array(tokens), np.arange(1, 4)).astype(np.float32)
+
+    def _logits(self, context: NDArray[np.int32]) -> NDArray[np.float32]:
+        key = context.tobytes()
+        if key not in self._known:
+            if context.min() < 0:
+                raise ValueError("a row attends to a slot that nothing was written to")
+            row = np.random.default_rng(zlib.crc32(key)).normal(size=VOCAB).astype(np.float32)
+            row[(context[-1] + 1) % 5] += 2.5
+            self._known[key] = row
+        row = self._known[key].copy()
+        if int(context[-1]) in self.poison:
+            row[7] = np.nan
+        return row
+
+
+class Bench:
+    """An engine over a fake runner; checks its integrity after every step and keeps what came out."""
+
+    def __init__(self, runner: FakeRunner | None = None, *, max_waiting: int = 1000, **settings: Any) -> None:
+        self.runner = runner or FakeRunner()
+        self.engine = Engine(self.runner, evolve(EngineConfig(), **settings), max_waiting)
+        self.requests: dict[RequestId, GenRequest] = {}
+        self.outputs: dict[RequestId, list[TokenOut]] = {}
+        self.started: dict[RequestId, Started] = {}
+        self.failed: dict[RequestId, Failed] = {}
+
+    def add(
+        self, prompt: Sequence[int], params: SamplingParams = GREEDY, *, max_tokens: int = 8, **more: Any
+    ) -> RequestId:
+        request = GenRequest(prompt=tuple(prompt), params=params, seed=11, max_tokens=max_tokens)
+        return self.submit(evolve(request, **more))
+
+    def submit(self, request: GenRequest) -> RequestId:
+        name = self.engine.add_request(request)
+        self.requests[name] = request
+        self.outputs[name] = []
+        return name
+
+    def step(self) -> list[TokenOut]:
+        tokens = self.engine.step()
+        self.engine.check_integrity()
+        for token in tokens:
+            self.outputs[token.id].append(token)
+        for notice in self.engine.take_notices():
+            if isinstance(notice, Started):
+                self.started[notice.id] = notice
+            else:
+                self.failed[notice.id] = notice
+        return tokens
+
+    def run(self, max_steps: int = 2000) -> None:
+        for _ in range(max_steps):
+            if not self.engine.has_work():
+                return
+            self.step()
+        pytest.fail(f"work is left after {max_steps} steps: {self.engine.stats()}")
+
+    def answer(self, name: RequestId) -> list[tuple[object, ...]]:
+        """What a request got, without its id."""
+        return [(out.token, out.logprob, out.top, out.finish) for out in self.outputs[name]]
+
+    def serial_answer(self, name: RequestId) -> list[tuple[object, ...]]:
+        """What the same request gets alone, computed whole, with no cache and no drafts."""
+        runner = FakeRunner(num_blocks=64, block_size=self.runner.block_size)
+        runner._known = self.runner._known
+        runner.poison = self.runner.poison
+        alone = Bench(runner, prefix_cache="off")
+        copy = alone.submit(evolve(self.requests[name], id=None))
+        alone.run()
+        return alone.answer(copy)
+
+
+@pytest.fixture
+def new_runner() -> Callable[..., FakeRunner]:
+    """Make a runner."""
+    return FakeRunner
+
+
+@pytest.fixture
+def new_bench() -> Callable[..., Bench]:
+    """Make a bench."""
+    return Bench

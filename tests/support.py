@@ -1,0 +1,98 @@
+"""What tests of the running server share: a model that counts, a server with its clients, readers for its streams."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from tlserve.server.handle import ServerHandle
+
+SUCC_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def shift_logits(step: int) -> NDArray[Any]:
+    """Logits [256, 256] of a bigram whose byte i is followed by i + step."""
+    return np.roll(np.eye(256, dtype=np.float32) * 50, step, axis=1)
+
+
+def write_bigram(directory: Path, logits: NDArray[Any], template: str | None = SUCC_TEMPLATE) -> Path:
+    """A bigram folder; without a template it gets the default one."""
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps({"model_type": "bigram", "vocab_size": 256}))
+    if template is not None:
+        (directory / "generation_config.json").write_text(json.dumps({"chat_template": template}))
+    save_file({"logits": np.ascontiguousarray(logits, dtype=np.float32)}, directory / "model.safetensors")
+    return directory
+
+
+Serve = Callable[..., "Server"]
+
+
+@attrs.frozen
+class Server:
+    """A running server and a client for each of its ports."""
+
+    handle: ServerHandle
+    api: httpx.Client
+    health: httpx.Client
+
+    @property
+    def base_url(self) -> str:
+        """Where the openai client goes."""
+        return f"http://{self.handle.http_addr}/v1"
+
+    @property
+    def model(self) -> str:
+        """The id of the served model."""
+        name: str = self.api.get("/v1/models").json()["data"][0]["id"]
+        return name
+
+    def chat(self, content: str, **fields: object) -> httpx.Response:
+        """POST a chat of one user message."""
+        body = {"model": self.model, "messages": [{"role": "user", "content": content}], **fields}
+        return self.api.post("/v1/chat/completions", json=body)
+
+    def metric(self, name: str) -> float:
+        """The value of one series, such as ``tl_engine_kv_blocks{state="used"}``."""
+        for line in self.health.get("/metrics").text.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.rpartition(" ")[2])
+        raise AssertionError(f"no series {name}")
+
+
+def events_of(body: str) -> list[str]:
+    """The payloads of an SSE body, checking its framing to the byte."""
+    assert body.endswith("\n\n")
+    events = [event for event in body.removesuffix("\n\n").split("\n\n") if event != ": ping"]
+    assert all(event.startswith("data: ") and "\n" not in event for event in events)
+    return [event.removeprefix("data: ") for event in events]
+
+
+def chunks_of(body: str) -> list[dict[str, Any]]:
+    """The chunks of an SSE body, which must end with [DONE]."""
+    *chunks, done = events_of(body)
+    assert done == "[DONE]"
+    return [json.loads(chunk) for chunk in chunks]
+
+
+def text_of(body: str) -> str:
+    """The concatenated deltas of a chat stream."""
+    return "".join(choice["delta"].get("content", "") for chunk in chunks_of(body) for choice in chunk["choices"])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Poll, since a scrape is the only way to look into another thread's server."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        threading.Event().wait(0.005)
