@@ -122,8 +122,8 @@ def test_the_full_tier_does_not_score_prompts(refusal: Refusal) -> None:
 
 def test_the_number_of_choices_is_bounded(refusal: Refusal) -> None:
     """Prompts times n, not each alone."""
-    assert parse_completion(body(["a"] * 128))
+    parse_completion(body(["a"] * 128))
     assert refusal(parse_completion, body(["a"] * 129)).param == "prompt"
-    assert parse_completion(body(["a"] * 64, n=2), tier="full")
+    parse_completion(body(["a"] * 64, n=2), tier="full")
     error = refusal(parse_completion, body(["a"] * 65, n=2), tier="full")
     assert (error.status, error.param) == (400, "n")

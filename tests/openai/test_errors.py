@@ -47,11 +47,11 @@ def test_errors_use_the_openai_shape(error: ApiError, status: int, code: str | N
     assert str(error) == error.message
 
 
-@pytest.mark.parametrize(("error", "status", "code"), ANSWERS, ids=[str(code) for _, _, code in ANSWERS])
-def test_the_type_says_whose_turn_it_is(error: ApiError, status: int, code: str | None) -> None:
+def test_the_type_says_whose_turn_it_is() -> None:
     """4xx: change the request. 429 and 5xx: try again."""
-    expected = "rate_limit_error" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
-    assert error.kind == expected
+    for error, status, _ in ANSWERS:
+        kind = "rate_limit_error" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
+        assert error.kind == kind
 
 
 def test_answers_that_pass_with_time_say_when_to_come_back() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ class Desk:
         self.sequences: dict[int, Sequence] = {}
         self.right_drafts = 0
 
-    def add(self, name: int, length: int, *, max_tokens: int = 50, priority: int = 0, first: int = 0) -> Sequence:
+    def add(self, name: int, length: int, *, max_tokens: int = 8, priority: int = 0, first: int = 0) -> Sequence:
         """A request whose prompt counts up from ``first``."""
         sequence = Sequence(
             id=RequestId(name),
@@ -189,16 +190,14 @@ def test_the_lowest_priority_is_preempted_newest_first() -> None:
 
 
 def test_a_sequence_may_preempt_itself() -> None:
-    """The one that needs a block is the one of worst rank: it steps back, and the others go on."""
-    desk = Desk(num_blocks=9, block_size=2)
-    desk.add(1, 9, max_tokens=5)
-    desk.add(2, 4, max_tokens=5)
-    desk.step()
-    assert list(desk.step()) == [1, 2]
-    desk.add(3, 1, max_tokens=1)
-    while desk.scheduler.has_work():
-        assert 1 in desk.step() or desk.sequences[1].state is SequenceState.FINISHED
-    assert desk.sequences[2].num_generated == 5
+    """The one that needs a block is itself the one of worst rank: it steps back, and comes back later."""
+    desk = Desk(num_blocks=9)
+    desk.add(1, 3, max_tokens=5)
+    desk.add(2, 3, max_tokens=5)
+    assert [desk.step() for _ in range(3)] == [{1: 3, 2: 3}, {1: 1, 2: 1}, {1: 1}]
+    assert desk.sequences[2].state is SequenceState.WAITING
+    assert [desk.step() for _ in range(3)] == [{1: 1}, {1: 1}, {2: 5}]
+    assert desk.scheduler.counters.num_preemptions == 1
 
 
 def test_a_higher_priority_takes_a_slot() -> None:
@@ -246,7 +245,7 @@ def test_nobody_is_preempted_in_vain() -> None:
 
 def test_room_is_judged_with_the_prefix_that_is_shared() -> None:
     """A newcomer that shares most of its prompt with those who stay needs few places."""
-    desk = Desk(num_blocks=20, radix=True)
+    desk = Desk(num_blocks=18, radix=True)
     desk.add(1, 11, priority=1, max_tokens=5)
     desk.add(2, 5, first=500)
     desk.step()
@@ -385,46 +384,54 @@ def test_drafts_take_no_block_that_is_needed(draft: Callable[[Sequence], None]) 
 
 # ---- the law ---------------------------------------------------------------------------------------------------------
 
-requests = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8), st.integers(-1, 1)), min_size=1, max_size=8)
+
+@frozen
+class Load:
+    """Requests that arrive over time, as (length, max_tokens, priority, steps since the one before)."""
+
+    requests: list[tuple[int, int, int, int]]
+    limits: dict[str, int]
+    num_blocks: int
+    radix: bool
 
 
-@given(
-    requests,
-    st.integers(1, 4),
-    st.integers(1, 9),
-    st.integers(1, 9),
-    st.sampled_from([19, 24, 60]),
-    st.booleans(),
-    st.lists(st.integers(0, 6), min_size=8, max_size=8),
+loads = st.builds(
+    Load,
+    requests=st.lists(
+        st.tuples(st.integers(1, 12), st.integers(1, 8), st.integers(-1, 1), st.integers(0, 6)), min_size=1, max_size=8
+    ),
+    limits=st.fixed_dictionaries(
+        {"max_batch": st.integers(1, 4), "max_batch_tokens": st.integers(1, 9), "prefill_chunk": st.integers(1, 9)}
+    ),
+    num_blocks=st.sampled_from([19, 24, 60]),
+    radix=st.booleans(),
 )
-def test_the_best_rank_always_computes_and_so_nothing_starves(
-    wanted: list[tuple[int, int, int]],
-    max_batch: int,
-    max_batch_tokens: int,
-    prefill_chunk: int,
-    num_blocks: int,
-    radix: bool,  # noqa: FBT001
-    pauses: list[int],
-) -> None:
-    """In every step the live request of best rank has rows, no step is over its limits, and all end within the bound."""
-    desk = Desk(
-        num_blocks, radix=radix, max_batch=max_batch, max_batch_tokens=max_batch_tokens, prefill_chunk=prefill_chunk
-    )
-    arrivals = [(name, *request, pause) for name, (request, pause) in enumerate(zip(wanted, pauses, strict=False))]
-    steps = 0
-    while arrivals or desk.scheduler.has_work():
-        while arrivals and (arrivals[0][-1] == 0 or not desk.scheduler.has_work()):
-            name, length, max_tokens, priority, _ = arrivals.pop(0)
-            desk.add(name, length, max_tokens=max_tokens, priority=priority)
-        arrivals = [(*arrivals[0][:-1], arrivals[0][-1] - 1), *arrivals[1:]] if arrivals else []
-        live = [desk.sequences[name] for name in desk.scheduler.live_ids]
+
+
+@given(loads)
+def test_the_best_rank_always_computes_and_so_nothing_starves(load: Load) -> None:
+    """In every step the live request of best rank has rows, no step is over its limits, and all end within the bound.
+
+    The bound: from the last arrival, as many steps as the requests have tokens.
+    """
+    desk = Desk(load.num_blocks, radix=load.radix, **load.limits)
+    for name, (length, max_tokens, priority, pause) in enumerate(load.requests):
+        run(desk, load, pause)
+        desk.add(name, length, max_tokens=max_tokens, priority=priority)
+    assert run(desk, load) <= sum(length + max_tokens for length, max_tokens, _, _ in load.requests)
+    wanted = [max_tokens for _, max_tokens, _, _ in load.requests]
+    assert [sequence.num_generated for sequence in desk.sequences.values()] == wanted
+
+
+def run(desk: Desk, load: Load, max_steps: int = 1000) -> int:
+    """Step while there is work; returns how often."""
+    for step in range(max_steps):
+        if not desk.scheduler.has_work():
+            return step
+        best = min((desk.sequences[name] for name in desk.scheduler.live_ids), key=lambda sequence: sequence.rank)
         rows = desk.step()
-        assert min(live, key=lambda sequence: sequence.rank).id in rows
-        assert sum(rows.values()) <= max_batch_tokens
-        assert max(rows.values()) <= prefill_chunk
-        assert len(rows) <= max_batch
-        steps += 1
-    assert steps <= sum(length + max_tokens for length, max_tokens, _ in wanted)
-    assert [sequence.num_generated for sequence in desk.sequences.values()] == [
-        max_tokens for _, max_tokens, _ in wanted
-    ]
+        assert best.id in rows
+        assert sum(rows.values()) <= load.limits["max_batch_tokens"]
+        assert max(rows.values()) <= load.limits["prefill_chunk"]
+        assert len(rows) <= load.limits["max_batch"]
+    return max_steps

@@ -78,7 +78,7 @@ def load_engine(
         created=int(time.time()),
         tokenizer=tokenizer,
         prompts=PromptRenderer(
-            template, tokenizer.special_tokens, bos=checkpoint.bos_token, eos=checkpoint.eos_token
+            template, control=tokenizer.special_tokens, bos=checkpoint.bos_token, eos=checkpoint.eos_token
         ),
         eos_token_ids=frozenset(checkpoint.eos_token_ids),
         max_model_len=engine.max_model_len(),

@@ -2,7 +2,7 @@
 
 A tile of work is some consecutive query tokens of one sequence with all query heads of one key/value head: their rows share
 every load of a key or a value. The context is cut into *partials* of PARTIAL_CHUNKS chunks (see `kv`), always at the same
-positions. Within a partial: scores, their maximum, powers, sum, mixed values. Partials are then merged in order,
+positions. Within a partial: scores, their maximum, powers, sum, mixed values. Partials are then totals in order,
 rescaled by their maximums (the online softmax of Milakov and Gimelshein, arXiv:1805.02867). A long context of a lone
 row can be spread over several tiles, which leave their partials to `merge`; the arithmetic is the same.
 Scores are in powers of two: queries come scaled by log2(e) / sqrt(D).
@@ -23,8 +23,20 @@ from numpy.typing import NDArray
 from tlserve.kernels.attention_tile import score_tile, value_tile
 from tlserve.kernels.jit import Kernel, jit
 from tlserve.kernels.kv import KEYS_PER_CHUNK, SCALES_BYTES, chunk_address
-from tlserve.kernels.memory import float_of_bits, get_f32, get_i32, put_f32
-from tlserve.kernels.simd import LOG2_E, between, exp2, fma, greater, highest, load, splat, store, total
+from tlserve.kernels.memory import float_of_bits, get_f32, get_i32, prefetch, put_f32
+from tlserve.kernels.simd import (
+    LOG2_E,
+    counting,
+    exp2,
+    fma,
+    greater,
+    highest,
+    load,
+    splat,
+    store,
+    total,
+    where_between,
+)
 from tlserve.kernels.tape import (
     BLOCK_TABLES,
     KV_LAYER_BYTES,
@@ -50,6 +62,15 @@ SCORE_STRIDE = 4 * KEYS_PER_CHUNK * PARTIAL_CHUNKS
 
 ROW_STEP = 8
 """Scratch has room for whole multiples of this many rows."""
+
+NUMBERS_BYTES = 16
+"""A row's four numbers: the totals' maximum and sum, a partial's maximum and sum."""
+
+CHUNKS_AHEAD = 4
+"""How far ahead keys and values are asked for: blocks lie anywhere, so the hardware cannot guess the next one."""
+
+NOWHERE = np.float32(math.inf)
+"""The position of a lane that holds no key."""
 
 (
     QKV,  # float32 [T, stride]: turned and scaled queries first
@@ -79,8 +100,10 @@ HIDDEN = np.float32(-math.inf)
 
 
 def scratch_bytes(rows: int, wide: int) -> int:
-    """What a member needs: a head, then for each row its query, its mixed values twice, two numbers, and scores."""
-    return 4 * wide + rows * (3 * 4 * wide + 16 + SCORE_STRIDE)
+    """What a member needs, in this order: a head (for `kv`); for each row its query, a partial's mixed values, the totals, four
+    numbers; scores; for each key of a partial its position and value scale.
+    """
+    return 4 * wide + rows * (3 * 4 * wide + NUMBERS_BYTES + SCORE_STRIDE) + 2 * SCORE_STRIDE
 
 
 def partial_bytes(wide: int) -> int:
@@ -94,13 +117,8 @@ def _wide(dim: int) -> int:
 
 
 @jit
-def _chunk_start(op: Any, chunk: int) -> int:
-    """The position of a sequence's chunk's first key."""
-    return chunk // op[CHUNKS] * op[BLOCK_SIZE] + chunk % op[CHUNKS] * KEYS_PER_CHUNK
-
-
-@jit
 def _chunk_of(op: Any, position: int) -> int:
+    """The chunk of a sequence that holds a position."""
     return position // op[BLOCK_SIZE] * op[CHUNKS] + position % op[BLOCK_SIZE] // KEYS_PER_CHUNK
 
 
@@ -111,7 +129,7 @@ def _first_seen(op: Any, position: int) -> int:
 
 @jit
 def _place_of_chunk(op: Any, step: Any, sequence: int, head: int, chunk: int) -> int:
-    """Where a chunk lies in the pool."""
+    """Where a sequence's chunk lies in the pool."""
     table = step[BLOCK_TABLES] + 4 * step[TABLE_STRIDE] * sequence
     block = get_i32(table + 4 * (chunk // op[CHUNKS]))
     pool = step[KV_POOL] + op[LAYER] * step[KV_LAYER_BYTES]
@@ -122,102 +140,117 @@ def _place_of_chunk(op: Any, step: Any, sequence: int, head: int, chunk: int) ->
 def attend(op: Any, step: Any, tile: int, member: int) -> None:
     """Some tokens' query heads of one key/value head, over their partials."""
     entry = step[TILE_LIST] + 24 * (tile // op[PARTS])
-    head = tile % op[PARTS]
+    head, wide = tile % op[PARTS], _wide(op[HEAD_DIM])
+    sequence, slot = get_i32(entry + 4 * TILE_SEQUENCE), get_i32(entry + 4 * TILE_SLOT)
     first_row, tokens = get_i32(entry + 4 * TILE_ROW), get_i32(entry + 4 * TILE_TOKENS)
-    wide, rows = _wide(op[HEAD_DIM]), tokens * op[GROUP]
-    # Scratch: a head that `store_kv` uses; queries; a partial's mixed values; merged ones; maximums and sums; scores.
+    rows = tokens * op[GROUP]
+    step_rows = (rows + ROW_STEP - 1) // ROW_STEP * ROW_STEP
     queries = step[SCRATCH] + member * step[SCRATCH_BYTES] + 4 * wide
-    mixed = queries + op[MOST_ROWS] * 4 * wide
-    merged = mixed + op[MOST_ROWS] * 4 * wide
-    scores = merged + op[MOST_ROWS] * (4 * wide + 16)
+    totals = queries + 2 * step_rows * 4 * wide
+    numbers = totals + step_rows * 4 * wide
     _gather_queries(op, first_row, tokens, head, queries)
-    _clear(merged, op[MOST_ROWS] * wide)
+    _clear(totals, rows * wide)
     for row in range(rows):
-        put_f32(merged + op[MOST_ROWS] * 4 * wide + 16 * row, HIDDEN)
-        put_f32(merged + op[MOST_ROWS] * 4 * wide + 16 * row + 4, np.float32(0.0))
-    first_position = get_i32(step[POSITIONS] + 4 * first_row)
-    start = max(get_i32(entry + 4 * TILE_FIRST), _chunk_of(op, _first_seen(op, first_position)) // PARTIAL_CHUNKS)
-    last_chunk = _chunk_of(op, first_position + tokens - 1)
-    stop = min(get_i32(entry + 4 * TILE_STOP), last_chunk // PARTIAL_CHUNKS + 1)
-    slot = get_i32(entry + 4 * TILE_SLOT)
-    for partial in range(start, stop):
-        _one_partial(op, step, entry, head, partial, last_chunk, queries, mixed, merged, scores, slot)
+        put_f32(numbers + NUMBERS_BYTES * row, HIDDEN)
+        put_f32(numbers + NUMBERS_BYTES * row + 4, np.float32(0.0))
+    position = get_i32(step[POSITIONS] + 4 * first_row)
+    start = max(get_i32(entry + 4 * TILE_FIRST), _chunk_of(op, _first_seen(op, position)) // PARTIAL_CHUNKS)
+    last_chunk = _chunk_of(op, position + tokens - 1)
+    for partial in range(start, min(get_i32(entry + 4 * TILE_STOP), last_chunk // PARTIAL_CHUNKS + 1)):
+        _one_partial(op, step, sequence, head, partial, last_chunk, position, rows, step_rows, queries)
+        for row in range(rows):
+            own, mixed = numbers + NUMBERS_BYTES * row, queries + (step_rows + row) * 4 * wide
+            maximum, weight = get_f32(own + 8), get_f32(own + 12)
+            if slot != 0:
+                query_head = (slot - 1 + partial) * op[KV_HEADS] * op[GROUP] + head * op[GROUP] + row
+                _keep_partial(mixed, maximum, weight, wide, step[PARTIALS] + query_head * (4 * wide + 64))
+            elif weight != np.float32(0.0):  # the row sees some of these keys, or has a NaN
+                _merge_row(totals + row * 4 * wide, own, mixed, maximum, weight, wide)
     if slot == 0:
         for row in range(rows):
-            token, query_head = first_row + row // op[GROUP], head * op[GROUP] + row % op[GROUP]
-            numbers = merged + op[MOST_ROWS] * 4 * wide + 16 * row
-            _write_result(op, merged + row * 4 * wide, get_f32(numbers + 4), token, query_head)
+            weight = get_f32(numbers + NUMBERS_BYTES * row + 4)
+            query_head = head * op[GROUP] + row % op[GROUP]
+            _write_result(op, totals + row * 4 * wide, weight, first_row + row // op[GROUP], query_head)
 
 
 @jit
 def _gather_queries(op: Any, first_row: int, tokens: int, head: int, queries: int) -> None:
-    """Bring the query rows together, [tokens * GROUP][wide]; what is beyond them, up to whole steps, is zero."""
+    """Bring the query rows together, [tokens * GROUP][wide], zeros beyond head_dim. Rows up to the next step may be anything:
+    their results are never read.
+    """
     dim, wide = op[HEAD_DIM], _wide(op[HEAD_DIM])
-    _clear(queries, op[MOST_ROWS] * wide)
     for token in range(tokens):
         source = op[QKV] + (first_row + token) * op[QKV_STRIDE] + head * op[GROUP] * 4 * dim
         for i in range(op[GROUP]):
             target = queries + (token * op[GROUP] + i) * 4 * wide
             for j in range(dim):
                 put_f32(target + 4 * j, get_f32(source + 4 * (i * dim + j)))
+            for j in range(dim, wide):
+                put_f32(target + 4 * j, np.float32(0.0))
 
 
 @jit
 def _clear(address: int, count: int) -> None:
-    for i in range(count):
-        put_f32(address + 4 * i, np.float32(0.0))
+    """Zeros; ``count`` is a multiple of sixteen."""
+    for i in range(0, count, 16):
+        store(address + 4 * i, splat(np.float32(0.0)))
 
 
 @jit
 def _one_partial(
     op: Any,
     step: Any,
-    entry: int,
+    sequence: int,
     head: int,
     partial: int,
     last_chunk: int,
+    first_position: int,
+    rows: int,
+    step_rows: int,
     queries: int,
-    mixed: int,
-    merged: int,
-    scores: int,
-    slot: int,
 ) -> None:
-    """Scores, softmax and mixed values of one partial, merged into the rows' totals or stored for `merge`."""
-    sequence, first_row = get_i32(entry + 4 * TILE_SEQUENCE), get_i32(entry + 4 * TILE_ROW)
-    wide, rows = _wide(op[HEAD_DIM]), get_i32(entry + 4 * TILE_TOKENS) * op[GROUP]
+    """Scores, softmax and mixed values of one partial; the rows' numbers 2 and 3 become its maximum and sum."""
+    wide = _wide(op[HEAD_DIM])
+    mixed = queries + step_rows * 4 * wide
+    numbers = mixed + 2 * step_rows * 4 * wide
+    scores = numbers + step_rows * NUMBERS_BYTES
+    keys = scores + step_rows * SCORE_STRIDE
     first = partial * PARTIAL_CHUNKS
     chunks = min(last_chunk + 1 - first, PARTIAL_CHUNKS)
     for i in range(chunks):
         place = _place_of_chunk(op, step, sequence, head, first + i)
+        if first + i + CHUNKS_AHEAD <= last_chunk:
+            _prefetch_chunk(_place_of_chunk(op, step, sequence, head, first + i + CHUNKS_AHEAD), wide)
+        _describe_keys(op, first + i, place, keys + 64 * i)
         _score_rows(place, wide, queries, rows, scores + 64 * i)
-    first_position = get_i32(step[POSITIONS] + 4 * first_row)
-    numbers = merged + op[MOST_ROWS] * 4 * wide
     for row in range(rows):
         position = first_position + row // op[GROUP]
-        _softmax_row(op, step, sequence, head, first, chunks, position, scores + row * SCORE_STRIDE, numbers + 16 * row + 8)
-    _clear(mixed, op[MOST_ROWS] * wide)
+        seen = np.float32(_first_seen(op, position))
+        cap = float_of_bits(op[CAP])
+        own = numbers + NUMBERS_BYTES * row + 8
+        _softmax_row(scores + row * SCORE_STRIDE, keys, chunks, seen, np.float32(position), cap, own)
+    _clear(mixed, rows * wide)
     for i in range(chunks):
         place = _place_of_chunk(op, step, sequence, head, first + i)
         _mix_rows(place + SCALES_BYTES + 32 * wide, wide, scores + 64 * i, rows, mixed)
-    for row in range(rows):
-        position = first_position + row // op[GROUP]
-        own = numbers + 16 * row
-        maximum, weight = get_f32(own + 8), get_f32(own + 12)
-        if slot != 0:
-            query_head = head * op[GROUP] + row
-            place = step[PARTIALS] + ((slot - 1 + partial) * op[KV_HEADS] * op[GROUP] + query_head) * (4 * wide + 64)
-            _copy_row(mixed + row * 4 * wide, wide, place)
-            put_f32(place + 4 * wide, maximum)
-            put_f32(place + 4 * wide + 4, weight)
-        elif _sees(op, first, chunks, position):
-            _merge_row(merged + row * 4 * wide, own, mixed + row * 4 * wide, maximum, weight, wide)
 
 
 @jit
-def _sees(op: Any, first: int, chunks: int, position: int) -> bool:
-    """Whether a row at ``position`` sees any key of chunks first, first + 1, ..."""
-    after = _chunk_start(op, first + chunks)
-    return _chunk_start(op, first) <= position and _first_seen(op, position) < after
+def _prefetch_chunk(place: int, wide: int) -> None:
+    for line in range(0, SCALES_BYTES + 64 * wide, 64):
+        prefetch(place + line)
+
+
+@jit
+def _describe_keys(op: Any, chunk: int, place: int, keys: int) -> None:
+    """Positions and value scales of a chunk's sixteen keys; lanes behind the end of a block are nowhere."""
+    inside = chunk % op[CHUNKS] * KEYS_PER_CHUNK
+    start = chunk // op[CHUNKS] * op[BLOCK_SIZE]
+    lanes = counting(np.float32(inside))
+    last = np.float32(op[BLOCK_SIZE] - 1)
+    positions = where_between(lanes + splat(np.float32(start)), lanes, np.float32(0.0), last, NOWHERE)
+    store(keys, positions)
+    store(keys + SCORE_STRIDE, load(place + 4 * KEYS_PER_CHUNK))
 
 
 @jit
@@ -265,35 +298,29 @@ def _mix_rows(values: int, wide: int, shares: int, rows: int, mixed: int) -> Non
 
 @jit
 def _softmax_row(
-    op: Any, step: Any, sequence: int, head: int, first: int, chunks: int, position: int, scores: int, numbers: int
+    scores: int, keys: int, chunks: int, first_seen: np.float32, position: np.float32, cap: np.float32, numbers: int
 ) -> None:
-    """Turn scores into shares: 2**(score - maximum) * value scale; ``numbers`` get the maximum and the sum of powers."""
-    cap, first_seen = float_of_bits(op[CAP]), _first_seen(op, position)
+    """Turn scores into shares: 2**(score - maximum) * value scale, 0 for keys that the row does not see.
+
+    ``numbers`` get the maximum and the sum of powers, which is 0 if and only if the row sees no key.
+    """
     peaks = splat(HIDDEN)
     for i in range(chunks):
-        start = _chunk_start(op, first + i)
         score = load(scores + 64 * i)
         if cap > np.float32(0.0):
             score = _capped(score, cap)
-        stop = min(position + 1 - start, op[BLOCK_SIZE] - (first + i) % op[CHUNKS] * KEYS_PER_CHUNK)
-        if first_seen > start or stop < KEYS_PER_CHUNK:
-            score = between(score, first_seen - start, stop, HIDDEN)
+        score = where_between(score, load(keys + 64 * i), first_seen, position, HIDDEN)
         store(scores + 64 * i, score)
         peaks = greater(score, peaks)
     maximum = highest(peaks)
     sums = splat(np.float32(0.0))
     for i in range(chunks):
-        start = _chunk_start(op, first + i)
-        stop = min(position + 1 - start, op[BLOCK_SIZE] - (first + i) % op[CHUNKS] * KEYS_PER_CHUNK)
-        share = splat(np.float32(0.0))
-        if stop > 0 and first_seen - start < KEYS_PER_CHUNK:
-            power = exp2(load(scores + 64 * i) - splat(maximum))
-            sums = sums + power
-            scales = _place_of_chunk(op, step, sequence, head, first + i) + 4 * KEYS_PER_CHUNK
-            share = power * load(scales)
-            if first_seen > start or stop < KEYS_PER_CHUNK:
-                share = between(share, first_seen - start, stop, np.float32(0.0))
-        store(scores + 64 * i, share)
+        seen = load(keys + 64 * i)
+        power = exp2(load(scores + 64 * i) - splat(maximum))
+        power = where_between(power, seen, first_seen, position, np.float32(0.0))
+        share = power * load(keys + SCORE_STRIDE + 64 * i)
+        store(scores + 64 * i, where_between(share, seen, first_seen, position, np.float32(0.0)))
+        sums = sums + power
     put_f32(numbers, maximum)
     put_f32(numbers + 4, total(sums))
 
@@ -307,30 +334,31 @@ def _capped(score: Any, cap: np.float32) -> Any:
 
 
 @jit
-def _copy_row(source: int, wide: int, target: int) -> None:
+def _keep_partial(mixed: int, maximum: np.float32, weight: np.float32, wide: int, place: int) -> None:
     for i in range(0, wide, 16):
-        store(target + 4 * i, load(source + 4 * i))
+        store(place + 4 * i, load(mixed + 4 * i))
+    put_f32(place + 4 * wide, maximum)
+    put_f32(place + 4 * wide + 4, weight)
 
 
 @jit
-def _merge_row(merged: int, numbers: int, mixed: int, maximum: np.float32, weight: np.float32, wide: int) -> None:
+def _merge_row(totals: int, numbers: int, mixed: int, maximum: np.float32, weight: np.float32, wide: int) -> None:
     """Add a partial to a row's totals; ``numbers``: the totals' maximum and sum."""
     before = get_f32(numbers)
     after = max(before, maximum)
     keep, join = exp2(splat(before - after)), exp2(splat(maximum - after))
     for i in range(0, wide, 16):
-        store(merged + 4 * i, fma(load(mixed + 4 * i), join, load(merged + 4 * i) * keep))
-    sums = fma(splat(weight), join, splat(get_f32(numbers + 4)) * keep)
+        store(totals + 4 * i, fma(load(mixed + 4 * i), join, load(totals + 4 * i) * keep))
     put_f32(numbers, after)
-    put_f32(numbers + 4, highest(sums))
+    put_f32(numbers + 4, highest(fma(splat(weight), join, splat(get_f32(numbers + 4)) * keep)))
 
 
 @jit
-def _write_result(op: Any, merged: int, weight: np.float32, token: int, query_head: int) -> None:
+def _write_result(op: Any, totals: int, weight: np.float32, token: int, query_head: int) -> None:
     factor = np.float32(1.0) / weight
     target = op[RESULT] + token * op[RESULT_STRIDE] + 4 * op[HEAD_DIM] * query_head
     for i in range(op[HEAD_DIM]):
-        put_f32(target + 4 * i, get_f32(merged + 4 * i) * factor)
+        put_f32(target + 4 * i, get_f32(totals + 4 * i) * factor)
 
 
 def merge(op: Any, step: Any, tile: int, member: int) -> None:
@@ -340,16 +368,18 @@ def merge(op: Any, step: Any, tile: int, member: int) -> None:
     row, slot = get_i32(entry + 4 * SPLIT_ROW), get_i32(entry + 4 * SPLIT_SLOT)
     position = get_i32(step[POSITIONS] + 4 * row)
     wide = _wide(op[HEAD_DIM])
-    merged = step[SCRATCH] + member * step[SCRATCH_BYTES] + 4 * wide
-    numbers = merged + 4 * wide
-    _clear(merged, wide)
+    totals = step[SCRATCH] + member * step[SCRATCH_BYTES] + 4 * wide
+    numbers = totals + 4 * wide
+    _clear(totals, wide)
     put_f32(numbers, HIDDEN)
     put_f32(numbers + 4, np.float32(0.0))
     start = _chunk_of(op, _first_seen(op, position)) // PARTIAL_CHUNKS
     for partial in range(start, _chunk_of(op, position) // PARTIAL_CHUNKS + 1):
         place = step[PARTIALS] + ((slot + partial) * op[PARTS] + query_head) * (4 * wide + 64)
-        _merge_row(merged, numbers, place, get_f32(place + 4 * wide), get_f32(place + 4 * wide + 4), wide)
-    _write_result(op, merged, get_f32(numbers + 4), row, query_head)
+        maximum, weight = get_f32(place + 4 * wide), get_f32(place + 4 * wide + 4)
+        if weight != np.float32(0.0):
+            _merge_row(totals, numbers, place, maximum, weight, wide)
+    _write_result(op, totals, get_f32(numbers + 4), row, query_head)
 
 
 ATTEND = Kernel(attend)

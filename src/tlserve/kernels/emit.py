@@ -71,6 +71,13 @@ def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return call(builder, f"llvm.fma.v{a.type.count}f32", a.type, [a, b, c])
 
 
+def prefetch(builder: Any, address: Any, *, locality: int) -> None:
+    """Ask for a cache line to be read; locality 3: into the nearest cache, 2: into the second."""
+    kind = ir.FunctionType(ir.VoidType(), [i8.as_pointer(), i32, i32, i32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [pointer(builder, address, i8), i32(0), i32(locality), i32(1)])
+
+
 def pinned(builder: Any, vector: Any, constraint: str) -> Any:
     """The same vector, computed here and now: an empty assembler statement that the optimiser cannot look into.
 

@@ -92,3 +92,14 @@ def get_f16(address: int) -> np.float32:
     """A finite float16 as float32, by its bits: a fast instruction for it is not on every processor."""
     bits = get_u16(address)
     return float_of_bits((bits & 0x8000) << 16 | (bits & 0x7FFF) << 13) * HALF_TO_SINGLE
+
+
+@instruction
+def prefetch(_typing: Any, _address: Any) -> Any:
+    """Ask for the cache line at an address, which need not be valid."""
+
+    def codegen(context: Any, b: Any, _signature: Any, args: Any) -> Any:
+        emit.prefetch(b, args[0], locality=2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen

@@ -26,7 +26,7 @@ from llvmlite import ir
 from numba import types
 
 from tlserve.kernels import emit
-from tlserve.kernels.emit import f16, f32, i8, i16, i32, i64
+from tlserve.kernels.emit import f16, f32, i16, i32, i64
 from tlserve.kernels.jit import instruction
 from tlserve.kernels.target import Level, level_of
 
@@ -180,11 +180,8 @@ class _Tile:
             emit.store(b, b.add(self.y[t], place), b.fadd(before, value))
 
     def _prefetch(self, record: Any) -> None:
-        kind = ir.FunctionType(ir.VoidType(), [i8.as_pointer(), i32, i32, i32])
-        function = emit.cgutils.get_or_insert_function(self.b.module, kind, "llvm.prefetch.p0")
         for line in range(0, self.form.record_bytes, 64):
-            address = emit.pointer(self.b, emit.offset(self.b, record, PREFETCH_BYTES + line), i8)
-            self.b.call(function, [address, i32(0), i32(3), i32(1)])
+            emit.prefetch(self.b, emit.offset(self.b, record, PREFETCH_BYTES + line), locality=3)
 
     def _integer_sums(self, record: Any, x_offset: Any, vectors: range) -> dict[tuple[int, int], Any]:
         """The exact int32 sums of a group's (or half a group's) vectors, per (part, token)."""

@@ -203,23 +203,27 @@ def highest(_typing: Any, _vector: Any) -> Any:
 
 
 @instruction
-def between(_typing: Any, _vector: Any, _start: Any, _stop: Any, _otherwise: Any) -> Any:
-    """The vector in lanes start to stop - 1 (any int64), the scalar ``otherwise`` in all others."""
+def where_between(_typing: Any, _vector: Any, _keys: Any, _low: Any, _high: Any, _otherwise: Any) -> Any:
+    """The vector in lanes whose key is from ``low`` to ``high``, both included, the scalar ``otherwise`` in all others."""
 
     def codegen(_context: Any, b: Any, _signature: Any, args: Any) -> Any:
-        vector, start, stop, otherwise = args
-        lane = ir.Constant(V16I, [i32(i) for i in range(LANES)])
-        low, high = (emit.broadcast(b, _clamped(b, edge), LANES) for edge in (start, stop))
-        inside = b.and_(b.icmp_signed(">=", lane, low), b.icmp_signed("<", lane, high))
-        return b.select(inside, vector, emit.broadcast(b, otherwise, LANES))
+        vector, keys, low, high, otherwise = args
+        low, high, otherwise = (emit.broadcast(b, scalar, LANES) for scalar in (low, high, otherwise))
+        inside = b.and_(b.fcmp_ordered(">=", keys, low), b.fcmp_ordered("<=", keys, high))
+        return b.select(inside, vector, otherwise)
 
-    return F32x16(F32x16, types.int64, types.int64, types.float32), codegen
+    return F32x16(F32x16, F32x16, types.float32, types.float32, types.float32), codegen
 
 
-def _clamped(b: Any, edge: Any) -> Any:
-    """An int64 brought into 0 .. 16, as int32."""
-    edge = b.select(b.icmp_signed("<", edge, emit.i64(0)), emit.i64(0), edge)
-    return b.trunc(b.select(b.icmp_signed(">", edge, emit.i64(LANES)), emit.i64(LANES), edge), i32)
+@instruction
+def counting(_typing: Any, _start: Any) -> Any:
+    """start, start + 1, ..., start + 15."""
+
+    def codegen(_context: Any, b: Any, _signature: Any, args: Any) -> Any:
+        lanes = ir.Constant(V16F, [ir.Constant(f32, float(i)) for i in range(LANES)])
+        return b.fadd(emit.broadcast(b, args[0], LANES), lanes)
+
+    return F32x16(types.float32), codegen
 
 
 @instruction

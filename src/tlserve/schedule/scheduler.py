@@ -19,7 +19,8 @@ is not preempted at once. If it lacks those while sequences of strictly lower pr
 such newcomer per step, and only if that suffices.
 
 Invariant: the live sequence of best rank computes in every step, and is never preempted. So the first k in rank end
-within as many steps as they have tokens, prompts and answers together, whatever comes behind them: nothing starves.
+within as many steps as they have tokens, prompts and answers together, from the arrival of the last of them and whatever
+comes behind: nothing starves.
 
 Knows ids and counts; never a logit. Whether a token ends an answer is judged by whoever samples, by the sequence's rules.
 """

@@ -25,14 +25,10 @@ MAX_HEADER_BYTES = 32 * 1024
 
 @frozen
 class Listener:
-    """A listening TCP socket."""
+    """A listening TCP socket, and where it listens, with the port that the system chose; known beyond its closing."""
 
     socket: socket.socket
-
-    @property
-    def bound(self) -> ListenAddress:
-        """Where it listens, with the port that the system chose."""
-        return ListenAddress(*self.socket.getsockname()[:2])
+    bound: ListenAddress
 
     @property
     def reachable(self) -> str:
@@ -103,7 +99,7 @@ def bind(text: str, *, what: str, send_timeout_s: float) -> Listener:
         listener.close()
         raise _listen_error(text, what, error) from None
     listener.settimeout(0)
-    return Listener(listener)
+    return Listener(listener, ListenAddress(*listener.getsockname()[:2]))
 
 
 class ServerConfig(Config):

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TypeAlias
+from itertools import groupby
+from os.path import commonprefix
 
-_Trie: TypeAlias = dict[str, "_Trie"]
-_END = ""  # the key that says: a control string ends here
+_NEVER = r"(?!)"
 
 
 class ControlFinder:
-    """The control strings of one vocabulary as a compiled pattern; where several begin, the longest counts.
-
-    The pattern is a trie, so its cost does not grow with the number of strings (Gemma has thousands).
-    """
+    """The control strings of one vocabulary as a pattern; where several begin, the longest counts."""
 
     __slots__ = ("_everywhere", "_split")
 
     def __init__(self, strings: Iterable[str]) -> None:
-        pattern = _pattern(_trie(strings)) or r"(?!)"
+        pattern = any_of(strings)
         self._split = re.compile(f"({pattern})")
         self._everywhere = re.compile(f"(?=({pattern}))")
 
@@ -35,19 +32,20 @@ class ControlFinder:
         return self._everywhere.findall(text)
 
 
-def _trie(strings: Iterable[str]) -> _Trie:
-    root: _Trie = {}
-    for string in filter(None, strings):
-        node = root
-        for char in string:
-            node = node.setdefault(char, {})
-        node[_END] = {}
-    return root
+def any_of(strings: Iterable[str]) -> str:
+    """A regular expression for any of the strings, the longest first; for none if there are none.
+
+    It branches like a trie, so that matching does not slow down with their number (Gemma has thousands of control tokens).
+    """
+    return _branches(sorted(set(filter(None, strings)))) or _NEVER
 
 
-def _pattern(trie: _Trie) -> str:
-    branches = [re.escape(char) + _pattern(node) for char, node in trie.items() if char != _END]
-    if not branches:
-        return ""
-    group = f"(?:{'|'.join(branches)})"
-    return f"{group}?" if _END in trie else group
+def _branches(strings: list[str]) -> str:
+    branches = []
+    for _, group in groupby(strings, key=lambda string: string[0]):
+        members = list(group)
+        prefix = commonprefix(members)  # noqa: RUF071 - characters are meant
+        rests = [member[len(prefix) :] for member in members if member != prefix]
+        rest = f"(?:{_branches(rests)})" if rests else ""
+        branches.append(re.escape(prefix) + rest + ("?" if rest and prefix in members else ""))
+    return "|".join(branches)

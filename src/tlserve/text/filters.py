@@ -44,10 +44,10 @@ def _metered(plain: ImmutableSandboxedEnvironment, name: str) -> Callable[..., A
 
 
 @pass_context
-def _tojson(
+def _tojson(  # noqa: PLR0917 - templates pass what they like by position
     context: Context,
     value: Any,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - templates pass it by position
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,  # noqa: FBT001, FBT002
@@ -57,9 +57,7 @@ def _tojson(
         raise OverflowError(f"tojson indents by 0 to {_MAX_INDENT}, not by {indent}")
     meter = meter_of(context)
     meter.admit(meter.extent(value) * (1 + max(map(len, separators or ("",)))))
-    encoder = json.JSONEncoder(
-        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     pieces = []
     for piece in encoder.iterencode(value):
         meter.admit(len(piece))

@@ -15,6 +15,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 BYTE_ALPHABET: Mapping[str, int] = MappingProxyType(_byte_alphabet())
+SPACE = "\u2581"  # how SentencePiece writes a space
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -30,4 +31,4 @@ def sentencepiece_bytes(piece: str) -> bytes:
     """The bytes of a piece where U+2581 is a space and ``<0x0A>`` a single byte."""
     if byte := _BYTE_PIECE.fullmatch(piece):
         return bytes.fromhex(byte[1])
-    return piece.replace("\u2581", " ").encode()
+    return piece.replace(SPACE, " ").encode()

@@ -8,9 +8,9 @@ Invariant: an environment does not change once it is made, so its templates may 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jinja2
 from jinja2 import nodes, pass_context
@@ -25,7 +25,7 @@ from tlserve.text import growth
 from tlserve.text.filters import metered_filters
 from tlserve.text.meter import MeteredContext, RenderLimits, meter_of
 
-Clock = Callable[[], datetime.datetime]
+Clock = Callable[[], dt.datetime]
 
 # Methods that no prompt needs and that build something large, or something that is not text.
 _CLOSED_METHODS = frozenset({"encode", "expandtabs", "format_map", "fromkeys", "to_bytes", "translate"})
@@ -67,7 +67,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         meter.admit(growth.of_operator(meter.extent, operator, left, right))
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805, PLW3201
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805, PYI063
         """Calls a macro, a function or a method of a text once its result is known to be small enough."""
         meter = meter_of(__context)
         method = getattr(__obj, "__wrapped__", __obj)  # Jinja wraps str.format
@@ -97,23 +97,23 @@ class _GenerationTag(Extension):
 class _Metering(NodeTransformer):
     """Puts metered filters in the place of what Jinja compiles to plain Python."""
 
-    def visit_For(self, node: nodes.For) -> nodes.For:
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
         self.generic_visit(node)
-        node.iter = _filter(_LOOP, node.iter)
+        node.iter = _filter(_LOOP, cast("nodes.Expr", node.iter))
         return node
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
         self.generic_visit(node)
         return _filter(_CONCAT, *node.nodes)
 
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
         if not isinstance(node.arg, nodes.Slice):
             return node
         bounds = (node.arg.start, node.arg.stop, node.arg.step)
         return _filter(_SLICE, node.node, *(nodes.Const(None) if bound is None else bound for bound in bounds))
 
-    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Const:
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Const:  # noqa: N802
         """Plain text of the template passes through ``finalize`` too: in a loop it adds up."""
         return nodes.Const(node.data, lineno=node.lineno)
 

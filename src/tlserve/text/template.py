@@ -6,7 +6,7 @@ is settled beside; telling a message's text from control tokens is the prompt re
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Mapping, Sequence
 
 import jinja2
@@ -37,9 +37,9 @@ _FAULTS = (
 )
 
 
-def local_time() -> datetime.datetime:
+def local_time() -> dt.datetime:
     """Now, in the time zone of the machine."""
-    return datetime.datetime.now().astimezone()
+    return dt.datetime.now().astimezone()
 
 
 class Template:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import tokenizers
 from attrs import frozen
+from tokenizers import pre_tokenizers
 
 from tlserve.text.control import ControlFinder
 from tlserve.text.rendered import Rendered, without_mark
@@ -48,6 +49,10 @@ class VocabTokenizer:
         self._finder = ControlFinder(self._special)
         self._parsing = vocabulary.library
         self._literal = _literal_twin(vocabulary.library)
+        self._continuing = _continuing_twin(vocabulary.library)
+        added = vocabulary.library.get_added_tokens_decoder().values()
+        self._strips_left = frozenset(token.content for token in added if token.lstrip)
+        self._strips_right = frozenset(token.content for token in added if token.rstrip)
 
     def __repr__(self) -> str:
         return f"<VocabTokenizer of {self.vocab_size} tokens, {len(self._special)} of them control>"
@@ -87,11 +92,14 @@ class VocabTokenizer:
 
     def _encode_apart(self, marked: str, mark: str) -> Iterator[int]:
         """Encodes the template's control tokens, and the plain text between them, each on its own."""
-        for index, part in enumerate(self._finder.split(marked)):
-            if index % 2:
-                yield self._special[part]
-            else:
-                yield from _encode(self._literal, without_mark(part, mark))
+        parts = ["", *self._finder.split(marked), ""]
+        for before, plain, after in zip(parts[:-1:2], parts[1::2], parts[2::2], strict=True):
+            text = without_mark(plain, mark)
+            text = text.lstrip() if before in self._strips_right else text
+            text = text.rstrip() if after in self._strips_left else text
+            yield from _encode(self._continuing if before else self._literal, text)
+            if after:
+                yield self._special[after]
 
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes, so that those of consecutive tokens join to the text."""
@@ -124,4 +132,13 @@ def _literal_twin(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     added = library.get_added_tokens_decoder()
     twin.add_tokens([added[token] for token in sorted(added)])
     twin.encode_special_tokens = True
+    return twin
+
+
+def _continuing_twin(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The literal twin for text that is not the first: where the tokenizer puts a space before the first word only, it puts none."""
+    twin = _literal_twin(library)
+    words = library.pre_tokenizer
+    if isinstance(words, pre_tokenizers.Metaspace) and words.prepend_scheme == "first":
+        twin.pre_tokenizer = pre_tokenizers.Metaspace(words.replacement, prepend_scheme="never", split=words.split)
     return twin

@@ -59,12 +59,19 @@ def _sizes(metadata: Fields, arch: str, *, max_layers: int) -> dict[str, object]
         "num_hidden_layers": num_layers,
         "num_attention_heads": num_heads,
         "num_key_value_heads": _positive(metadata, f"{arch}.attention.head_count_kv", num_heads),
-        "head_dim": _positive(metadata, f"{arch}.attention.key_length", hidden_size // num_heads),
+        "head_dim": _head_dim(metadata, arch),
         "intermediate_size": _positive(metadata, f"{arch}.feed_forward_length"),
         "max_position_embeddings": _positive(metadata, f"{arch}.context_length"),
         "rms_norm_eps": metadata.required(f"{arch}.attention.layer_norm_rms_epsilon", float),
         "rope_theta": metadata.get(f"{arch}.rope.freq_base", 10_000.0),
     }
+
+
+def _head_dim(metadata: Fields, arch: str) -> int:
+    """Elements of one head; its own key only where heads do not simply share hidden_size."""
+    hidden_size = _positive(metadata, f"{arch}.embedding_length")
+    num_heads = _positive(metadata, f"{arch}.attention.head_count")
+    return _positive(metadata, f"{arch}.attention.key_length", hidden_size // num_heads)
 
 
 def _positive(metadata: Fields, key: str, default: int | None = None) -> int:
@@ -89,10 +96,10 @@ def _refuse_variants(metadata: Fields, arch: str) -> None:
         raise UnsupportedModelError(f"{metadata.origin}: {problem}")
     if metadata.get(f"{arch}.expert_count", 0) > 0:
         raise UnsupportedModelError(f"{metadata.origin}: a mixture of experts; only dense models are served")
-    head_dim = metadata.optional(f"{arch}.attention.key_length", int)
+    head_dim = _head_dim(metadata, arch)
     for key in ("attention.value_length", "rope.dimension_count"):
-        length = metadata.optional(f"{arch}.{key}", int)
-        if None not in (length, head_dim) and length != head_dim:
+        length = metadata.get(f"{arch}.{key}", head_dim)
+        if length != head_dim:
             problem = f"{arch}.{key} is {length} but heads have {head_dim}; only equal sizes are served"
             raise UnsupportedModelError(f"{metadata.origin}: {problem}")
 

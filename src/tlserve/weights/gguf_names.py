@@ -82,7 +82,10 @@ def _normalise_llama(tensor: Tensor, config: Fields) -> Tensor:
             if num_rows % (2 * num_heads):
                 problem = f"tensor {tensor.name!r} has {num_rows} rows, which {key} = {num_heads} cannot share evenly"
                 raise CheckpointError(f"{config.origin}: {problem}")
-            return evolve(tensor, row_order=half_split_rows(num_rows, num_heads))
+            order = half_split_rows(num_rows, num_heads)
+            if len(tensor.shape) == 1:
+                return Tensor.from_array(tensor.name, tensor.dequantize()[order])
+            return evolve(tensor, row_order=order)
     return tensor
 
 

@@ -54,7 +54,7 @@ class HttpClient:
         def beat() -> None:
             self.attendant.tell("downloading", 0, None)
 
-        data = self._persist(url, lambda: self.attendant.attend(read, beat), lambda: False)
+        data = self._persist(url, lambda: self.attendant.attend(read, beat), progressed=lambda: False, beat=beat)
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -73,22 +73,22 @@ class HttpClient:
             nonlocal have
             have = part.stat().st_size
             if have < size:
-                self.attendant.attend(lambda stop: self._receive(url, part, have, stop), beat)
+                self.attendant.attend(lambda stop: self._receive(url, part, have, size, stop), beat)
             if part.stat().st_size < size:
                 raise ConnectionError(f"the connection ended at {part.stat().st_size:,} of {size:,} bytes")
 
-        self._persist(url, attempt, lambda: part.stat().st_size > have)
+        self._persist(url, attempt, progressed=lambda: part.stat().st_size > have, beat=beat)
 
-    def _receive(self, url: str, part: Path, have: int, stop: threading.Event) -> None:
+    def _receive(self, url: str, part: Path, have: int, size: int, stop: threading.Event) -> None:
         """One request's worth of bytes. Once ``stop`` is set nothing is written: another fetch may own the file."""
         with self._open(url, {"Range": f"bytes={have}-"} if have else {}) as response:
             resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT
             if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
                 raise http.client.HTTPException("the server sent another part of the file than was asked for")
+            if stop.is_set():
+                return
             with part.open("ab" if resumed else "wb", buffering=0) as file:
-                while chunk := response.read1(CHUNK_BYTES):
-                    if stop.is_set():
-                        return
+                while file.tell() < size and (chunk := response.read1(CHUNK_BYTES)) and not stop.is_set():
                     file.write(chunk)
 
     def _open(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
@@ -103,7 +103,9 @@ class HttpClient:
             raise
         return response
 
-    def _persist(self, url: str, attempt: Callable[[], T], progressed: Callable[[], bool]) -> T:
+    def _persist(
+        self, url: str, attempt: Callable[[], T], *, progressed: Callable[[], bool], beat: Callable[[], None]
+    ) -> T:
         """Try until it works; attempts that brought something cost no patience."""
         waits = list(RETRY_WAITS)
         while True:
@@ -115,13 +117,14 @@ class HttpClient:
                 if not progressed():
                     if not waits:
                         raise PullError(f"{url}: {_explain(error)}") from error
-                    self._pause(waits.pop(0))
+                    _pause(waits.pop(0), beat)
 
-    def _pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self.attendant.tell("downloading", 0, None)
-            time.sleep(min(left, POLL_SECONDS))
+
+def _pause(seconds: float, beat: Callable[[], None]) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        beat()
+        time.sleep(min(left, POLL_SECONDS))
 
 
 def _explain(error: Exception) -> str:

@@ -109,10 +109,11 @@ def rounded_groups(tensor: Tensor, bits: Bits) -> AffineGroups:
 
 def _round(tensor: Tensor, levels: int) -> tuple[Bytes, Floats, Floats]:
     values = tensor.dequantize().reshape(tensor.shape[0], -1, GROUP_SIZE)
-    low, high = values.min(axis=2), values.max(axis=2)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise CheckpointError(f"tensor {tensor.name!r} holds a weight that is not finite")
-    scale = high / levels - low / levels  # not (high - low) / levels, which may overflow
+    low = values.min(axis=2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = (values.max(axis=2) - low) / levels
+    if not np.isfinite(scale).all():
+        raise CheckpointError(f"tensor {tensor.name!r} holds a weight that is not finite, or too large to round")
     steps = (values - low[..., None]) / np.where(scale > 0, scale, 1)[..., None]
     q = np.rint(steps).clip(0, levels).astype(np.uint8)
     return q.reshape(tensor.shape), scale, low

@@ -43,7 +43,7 @@ class Tensor:
         shape: elements per dimension; a linear layer is (outputs, inputs).
         type_name: one of `TENSOR_TYPES`.
         blocks: uint8 ``(*shape[:-1], bytes per row)`` as stored, usually a read-only view of the mapped file.
-        row_order: where given, row ``i`` of this tensor is stored row ``row_order[i]``.
+        row_order: where given, row ``i`` of this matrix is stored row ``row_order[i]``.
     """
 
     name: str

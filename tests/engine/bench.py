@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,7 @@ class Bench:
         self.outputs: dict[RequestId, list[TokenOut]] = {}
         self.started: dict[RequestId, Started] = {}
         self.failed: dict[RequestId, Failed] = {}
+        self.aborted: set[RequestId] = set()
 
     def add(
         self, prompt: Sequence[int], params: SamplingParams = GREEDY, *, max_tokens: int = 8, **more: Any
@@ -102,13 +103,25 @@ class Bench:
         tokens = self.engine.step()
         self.engine.check_integrity()
         for token in tokens:
+            assert not self.has_ended(token.id), f"{token} comes after the end"
             self.outputs[token.id].append(token)
         for notice in self.engine.take_notices():
             if isinstance(notice, Started):
                 self.started[notice.id] = notice
             else:
+                assert not self.has_ended(notice.id), f"{notice} comes after the end"
                 self.failed[notice.id] = notice
         return tokens
+
+    def abort(self, name: RequestId) -> None:
+        self.engine.abort(name)
+        self.aborted.add(name)
+        self.engine.check_integrity()
+
+    def has_ended(self, name: RequestId) -> bool:
+        """Finished, failed or aborted."""
+        outputs = self.outputs[name]
+        return name in self.failed or name in self.aborted or bool(outputs and outputs[-1].finish)
 
     def run(self, max_steps: int = 2000) -> None:
         for _ in range(max_steps):
@@ -130,15 +143,3 @@ class Bench:
         copy = alone.submit(evolve(self.requests[name], id=None))
         alone.run()
         return alone.answer(copy)
-
-
-@pytest.fixture
-def new_runner() -> Callable[..., FakeRunner]:
-    """Make a runner."""
-    return FakeRunner
-
-
-@pytest.fixture
-def new_bench() -> Callable[..., Bench]:
-    """Make a bench."""
-    return Bench

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from engine.bench import SPECULATIVE, VOCAB, Bench, FakeRunner
+from tlserve.decode.params import SamplingParams
+from tlserve.engine.messages import GenRequest
+from tlserve.errors import BadLogits, StepFailed
+
+POISON = VOCAB - 1
+
+engine_settings = st.fixed_dictionaries(
+    {
+        "prefix_cache": st.sampled_from(["off", "radix"]),
+        "prefill_chunk": st.sampled_from([1, 3, 8, 512]),
+        "max_batch": st.sampled_from([1, 2, 5]),
+        "max_batch_tokens": st.sampled_from([2, 6, 20, 512]),
+        "speculative": st.sampled_from([None, SPECULATIVE]),
+    }
+)
+pools = st.sampled_from([(30, 1), (16, 2), (9, 4), (64, 4)])  # (blocks, tokens per block)
+
+sampling = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.8]),
+    top_p=st.sampled_from([0.9, 1.0]),
+    top_k=st.sampled_from([0, 8]),
+    frequency_penalty=st.sampled_from([0.0, 0.5]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    logit_bias=st.sampled_from([{}, dict.fromkeys(range(5), 3.0)]),
+    min_tokens=st.sampled_from([0, 3]),
+    logprobs=st.sampled_from([None, 2]),
+)
+
+prompts = st.lists(st.sampled_from([0, 1, 2, 3, 4, 0, 1, 2, 3, 4, POISON]), min_size=1, max_size=18)
+circles = st.builds(
+    lambda start, length: [(start + n) % 5 for n in range(length)], st.integers(0, 4), st.integers(1, 18)
+)
+
+generations = st.builds(
+    GenRequest,
+    prompt=(prompts | circles).map(tuple),
+    params=sampling,
+    seed=st.integers(-3, 3),
+    max_tokens=st.integers(1, 12),
+    stop_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({7, 11})]),
+    priority=st.sampled_from([0, 0, 1, -1]),
+    cache_salt=st.sampled_from(["", "", "b"]),
+)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Requests come, go and fail in any order over a pool that is too small for all of them.
+
+    The bench checks the engine's integrity after every step and every abort, and that nothing follows an end.
+    """
+
+    @initialize(config=engine_settings, pool=pools)
+    def begin(self, config: dict[str, Any], pool: tuple[int, int]) -> None:
+        num_blocks, block_size = pool
+        self.bench = Bench(FakeRunner(num_blocks=num_blocks, block_size=block_size), **config)
+        self.bench.runner.poison = {POISON}
+
+    @rule(request=generations)
+    def submit(self, request: GenRequest) -> None:
+        self.bench.submit(request)
+
+    @rule(request=generations, earlier=st.randoms(use_true_random=False))
+    def follow_up(self, request: GenRequest, earlier: Any) -> None:
+        """A prompt that goes on where another request has got to."""
+        if self.bench.requests:
+            name = earlier.choice(sorted(self.bench.requests))
+            known = [*self.bench.requests[name].prompt, *(out.token for out in self.bench.outputs[name])]
+            self.bench.submit(evolve(request, prompt=(*known[:15], *request.prompt[:3])))
+
+    @rule(count=st.integers(1, 4))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.bench.step()
+
+    @rule(index=st.integers(0, 99))
+    def abort(self, index: int) -> None:
+        live = [name for name in self.bench.requests if not self.bench.has_ended(name)]
+        if live:
+            self.bench.abort(live[index % len(live)])
+
+    @precondition(lambda self: self.bench.engine.has_work())
+    @rule()
+    def fail_a_forward_pass(self) -> None:
+        self.bench.runner.failures = [RuntimeError("on purpose")]
+        self.bench.step()
+        self.bench.runner.failures = []
+        self.bench.step()
+
+    def teardown(self) -> None:
+        """Everything ends, once, within the scheduler's bound; all blocks are back; every answer is the serial one."""
+        if not hasattr(self, "bench"):
+            return
+        bench = self.bench
+        bench.run(max_steps=sum(len(request.prompt) + request.max_tokens for request in bench.requests.values()))
+        assert bench.engine.stats().kv_blocks_used == 0
+        for name in bench.requests:
+            assert bench.has_ended(name)
+            self.check_answer(name)
+
+    def check_answer(self, name: Any) -> None:
+        answer, serial = self.bench.answer(name), self.bench.serial_answer(name)
+        failure = self.bench.failed.get(name)
+        if name in self.bench.aborted or (failure is not None and isinstance(failure.error, StepFailed)):
+            assert answer == serial[: len(answer)]
+        else:
+            assert answer == serial
+            assert (failure is None) == (answer != [] and answer[-1][-1] is not None)
+            assert failure is None or isinstance(failure.error, BadLogits)
+
+
+def test_every_request_ends_once_with_the_answer_it_gets_alone() -> None:
+    """Whatever is submitted, aborted, preempted, shared, guessed and broken, in any configuration of the engine."""
+    run_state_machine_as_test(EngineMachine, settings=settings(max_examples=80, stateful_step_count=25, deadline=None))

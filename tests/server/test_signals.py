@@ -1,0 +1,171 @@
+"""SIGTERM and its kin, sent to a real process: what finishes, what is refused, how fast it is gone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from processes import Launch, Launched
+from support import wait_until
+
+
+def body(max_tokens: int = 200) -> dict[str, Any]:
+    """A stream of so many tokens."""
+    messages = [{"role": "user", "content": "a"}]
+    return {"model": "succ", "messages": messages, "stream": True, "max_tokens": max_tokens, "temperature": 0}
+
+
+def stream_lines(server: Launched, max_tokens: int = 200) -> list[str]:
+    """Every non-empty line of a stream, read to its end."""
+    with httpx.stream("POST", f"{server.api}/v1/chat/completions", json=body(max_tokens), timeout=30) as response:
+        return [line for line in response.iter_lines() if line]
+
+
+def open_requests(server: Launched) -> float:
+    """How many sequences the engine runs."""
+    text = httpx.get(f"{server.health}/metrics").text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("tl_engine_active_sequences "))
+
+
+def connect(server: Launched) -> socket.socket:
+    """A bare connection to the API."""
+    address = urlsplit(server.api)
+    return socket.create_connection((address.hostname, address.port), timeout=10)
+
+
+def test_sigterm_under_eight_streams(launch: Launch, succ_dir: Path) -> None:
+    """All eight reach [DONE] with a real finish; meanwhile nothing new is taken and the probes say so; exit code 0."""
+    server = launch(succ_dir, step_delay=0.01)
+    server.wait_ready()
+    with ThreadPoolExecutor(8) as pool:
+        streams = [pool.submit(stream_lines, server) for _ in range(8)]
+        wait_until(lambda: open_requests(server) == 8)
+
+        server.process.stop()
+
+        wait_until(lambda: httpx.get(f"{server.health}/readyz").status_code == 503)
+        assert httpx.get(f"{server.health}/readyz").json()["status"] == "draining"
+        assert httpx.get(f"{server.health}/healthz").status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.api}/v1/models")
+        for stream in streams:
+            *chunks, done = stream.result()
+            assert done == "data: [DONE]"
+            assert json.loads(chunks[-1][6:])["choices"][0]["finish_reason"] == "length"
+    assert server.process.exit_code() == 0
+
+
+def test_idle_keep_alive_connection_does_not_hold_the_exit(launch: Launch, succ_dir: Path) -> None:
+    """A pooled connection that has served a request is closed at once, so the process is gone in under a second."""
+    server = launch(succ_dir)
+    server.wait_ready()
+    with httpx.Client(base_url=server.api) as client, httpx.Client(base_url=server.health) as probe:
+        assert client.get("/v1/models").status_code == 200
+        assert probe.get("/readyz").status_code == 200
+        started = time.monotonic()
+
+        server.process.stop()
+
+        assert server.process.exit_code() == 0
+        assert time.monotonic() - started < 1.0
+
+
+def test_late_request_on_an_open_connection_is_told_503(launch: Launch, succ_dir: Path) -> None:
+    """A request whose bytes were already on their way when the drain began is answered, not dropped: 503, and close."""
+    server = launch(succ_dir, step_delay=0.02)
+    server.wait_ready()
+    with connect(server) as late, ThreadPoolExecutor(1) as pool:
+        late.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+        stream = pool.submit(stream_lines, server, 100)
+        wait_until(lambda: open_requests(server) == 1)
+        server.process.stop()
+        server.process.wait_for("draining")
+
+        late.sendall(b"{}")
+
+        answer = b"".join(iter(lambda: late.recv(65536), b""))
+        assert stream.result()[-1] == "data: [DONE]"
+    head, _, content = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 ")
+    assert b"connection: close" in head.lower()
+    assert json.loads(content)["error"]
+    assert server.process.exit_code() == 0
+
+
+def test_reader_that_stopped_does_not_hold_the_exit(launch: Launch, succ_dir: Path) -> None:
+    """A client that reads nothing any more is cut at the drain limit, and the exit code is still 0."""
+    server = launch(succ_dir, drain_timeout_s=1.0, send_timeout_s=60.0, step_delay=0.0)
+    server.wait_ready()
+    payload = json.dumps(body(8000)).encode()
+    with connect(server) as stalled:
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        request = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+        stalled.sendall(request.encode() + payload)
+        stalled.recv(100)
+        started = time.monotonic()
+
+        server.process.stop()
+
+        assert server.process.exit_code() == 0
+        assert time.monotonic() - started < 5.0
+
+
+def test_drain_limit_ends_streams_with_an_error_event(launch: Launch, succ_dir: Path) -> None:
+    """A stream that is still running at the limit gets one error event and [DONE], never a fake finish."""
+    server = launch(succ_dir, drain_timeout_s=0.5, step_delay=0.05)
+    server.wait_ready()
+    with ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(stream_lines, server, 2000)
+        wait_until(lambda: open_requests(server) == 1)
+
+        server.process.stop()
+
+        *chunks, error, done = stream.result()
+    assert done == "data: [DONE]"
+    assert json.loads(error[6:])["error"]["type"] == "server_error"
+    assert all(json.loads(chunk[6:])["choices"][0]["finish_reason"] is None for chunk in chunks)
+    assert server.process.exit_code() == 0
+
+
+def test_second_signal_kills(launch: Launch, succ_dir: Path) -> None:
+    """Whoever cannot wait for the drain sends the signal again."""
+    server = launch(succ_dir, step_delay=0.05)
+    server.wait_ready()
+    with ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(stream_lines, server, 5000)
+        wait_until(lambda: open_requests(server) == 1)
+        server.process.stop()
+        server.process.wait_for("draining")
+
+        server.process.stop()
+
+        assert server.process.exit_code(2) == -signal.SIGTERM
+        assert isinstance(stream.exception(), httpx.HTTPError)
+
+
+@pytest.mark.model
+def test_sigterm_while_loading(launch: Launch, smollm2_path: Path) -> None:
+    """Probes are answered while the model loads; a stop then is obeyed promptly and is no failure."""
+    server = launch(smollm2_path)
+    readiness = httpx.get(f"{server.health}/readyz")
+    assert readiness.status_code == 503
+    assert readiness.json()["status"] == "loading"
+    assert httpx.get(f"{server.health}/healthz").status_code == 200
+    refused = httpx.post(f"{server.api}/v1/completions", json={"model": "x", "prompt": "y"})
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "loading"
+    started = time.monotonic()
+
+    server.process.stop(signal.SIGINT)
+
+    assert server.process.exit_code() == 0
+    assert time.monotonic() - started < 3.0
