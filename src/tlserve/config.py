@@ -70,6 +70,9 @@ class ServeConfig:
     )
     engine: EngineConfig = attrs.field(factory=EngineConfig)
     model_source: str | None = option(None, doc="where to fetch the model from when `model_dir` does not hold it")
+    api_tier: Literal["engine", "full"] = option(
+        "engine", doc="`full` also serves n > 1, echo, text content parts, and values that ask for nothing"
+    )
     http_listen: str = option(":8000", check=ListenAddress.parse, doc="address of the API")
     health_listen: str = option(":9464", check=ListenAddress.parse, doc="address of health, readiness and metrics")
     queue_capacity: int = option(64, ge=1, le=100_000, doc="requests that may wait; one more is answered 429")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from attrs import evolve
 from numpy.typing import NDArray
 
@@ -125,10 +124,9 @@ class Bench:
 
     def run(self, max_steps: int = 2000) -> None:
         for _ in range(max_steps):
-            if not self.engine.has_work():
-                return
-            self.step()
-        pytest.fail(f"work is left after {max_steps} steps: {self.engine.stats()}")
+            if self.engine.has_work():
+                self.step()
+        assert not self.engine.has_work(), f"work is left after {max_steps} steps: {self.engine.stats()}"
 
     def answer(self, name: RequestId) -> list[tuple[object, ...]]:
         """What a request got, without its id."""

@@ -5,7 +5,7 @@ from typing import Any
 from attrs import evolve
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from engine.bench import SPECULATIVE, VOCAB, Bench, FakeRunner
 from tlserve.decode.params import SamplingParams
@@ -89,12 +89,14 @@ class EngineMachine(RuleBasedStateMachine):
         if live:
             self.bench.abort(live[index % len(live)])
 
-    @precondition(lambda self: self.bench.engine.has_work())
-    @rule()
-    def fail_a_forward_pass(self) -> None:
+    @rule(request=generations)
+    def fail_a_forward_pass(self, request: GenRequest) -> None:
+        """With a good one after it, so that the engine does not give up."""
+        self.bench.submit(request)
         self.bench.runner.failures = [RuntimeError("on purpose")]
         self.bench.step()
-        self.bench.runner.failures = []
+        assert self.bench.runner.failures == []
+        self.bench.submit(request)
         self.bench.step()
 
     def teardown(self) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tlserve.kernels.attention_tile import score_tile, value_tile
-from tlserve.kernels.jit import Kernel, jit
+from tlserve.kernels.jit import Kernel, inline, jit
 from tlserve.kernels.kv import KEYS_PER_CHUNK, SCALES_BYTES, chunk_address
 from tlserve.kernels.memory import float_of_bits, get_f32, get_i32, prefetch, put_f32
 from tlserve.kernels.simd import (
@@ -83,10 +83,11 @@ NOWHERE = np.float32(math.inf)
     LAYER,
     BLOCK_SIZE,
     CHUNKS,  # chunks of a block
+    ELEMENT,  # bytes of a stored key's or value's element: 2 (int16) or 4 (float32)
     RESULT,  # float32 [T, stride]
     RESULT_STRIDE,  # in bytes
     MOST_ROWS,  # query rows of the largest tile, rounded up to ROW_STEP
-) = range(4, 17)
+) = range(4, 18)
 """The fields of an attention operation and of a merge, whose parts are key/value heads and query heads."""
 
 TILE_SEQUENCE, TILE_ROW, TILE_TOKENS, TILE_FIRST, TILE_STOP, TILE_SLOT = range(6)
@@ -133,7 +134,7 @@ def _place_of_chunk(op: Any, step: Any, sequence: int, head: int, chunk: int) ->
     table = step[BLOCK_TABLES] + 4 * step[TABLE_STRIDE] * sequence
     block = get_i32(table + 4 * (chunk // op[CHUNKS]))
     pool = step[KV_POOL] + op[LAYER] * step[KV_LAYER_BYTES]
-    size = SCALES_BYTES + 64 * _wide(op[HEAD_DIM])
+    size = SCALES_BYTES + 2 * KEYS_PER_CHUNK * op[ELEMENT] * _wide(op[HEAD_DIM])
     return chunk_address(pool, block, op[KV_HEADS], head, op[CHUNKS], chunk % op[CHUNKS], size)
 
 
@@ -220,9 +221,13 @@ def _one_partial(
     for i in range(chunks):
         place = _place_of_chunk(op, step, sequence, head, first + i)
         if first + i + CHUNKS_AHEAD <= last_chunk:
-            _prefetch_chunk(_place_of_chunk(op, step, sequence, head, first + i + CHUNKS_AHEAD), wide)
+            ahead = _place_of_chunk(op, step, sequence, head, first + i + CHUNKS_AHEAD)
+            _prefetch(ahead, SCALES_BYTES + 2 * KEYS_PER_CHUNK * op[ELEMENT] * wide)
         _describe_keys(op, first + i, place, keys + 64 * i)
-        _score_rows(place, wide, queries, rows, scores + 64 * i)
+        if op[ELEMENT] == 2:
+            _score_rows(2, place, wide, queries, rows, scores + 64 * i)
+        else:
+            _score_rows(4, place, wide, queries, rows, scores + 64 * i)
     for row in range(rows):
         position = first_position + row // op[GROUP]
         seen = np.float32(_first_seen(op, position))
@@ -232,12 +237,16 @@ def _one_partial(
     _clear(mixed, rows * wide)
     for i in range(chunks):
         place = _place_of_chunk(op, step, sequence, head, first + i)
-        _mix_rows(place + SCALES_BYTES + 32 * wide, wide, scores + 64 * i, rows, mixed)
+        values = place + SCALES_BYTES + KEYS_PER_CHUNK * op[ELEMENT] * wide
+        if op[ELEMENT] == 2:
+            _mix_rows(2, values, wide, scores + 64 * i, rows, mixed)
+        else:
+            _mix_rows(4, values, wide, scores + 64 * i, rows, mixed)
 
 
 @jit
-def _prefetch_chunk(place: int, wide: int) -> None:
-    for line in range(0, SCALES_BYTES + 64 * wide, 64):
+def _prefetch(place: int, size: int) -> None:
+    for line in range(0, size, 64):
         prefetch(place + line)
 
 
@@ -253,45 +262,45 @@ def _describe_keys(op: Any, chunk: int, place: int, keys: int) -> None:
     store(keys + SCORE_STRIDE, load(place + 4 * KEYS_PER_CHUNK))
 
 
-@jit
-def _score_rows(place: int, wide: int, queries: int, rows: int, scores: int) -> None:
+@inline
+def _score_rows(size: int, place: int, wide: int, queries: int, rows: int, scores: int) -> None:
     keys = place + SCALES_BYTES
     row = 0
     while row < rows:
         q, s = queries + row * 4 * wide, scores + row * SCORE_STRIDE
         if rows - row > 4:
-            score_tile(8, keys, place, wide, q, s, SCORE_STRIDE)
+            score_tile(8, size, keys, place, wide, q, s, SCORE_STRIDE)
             row += 8
         elif rows - row > 1:
-            score_tile(4, keys, place, wide, q, s, SCORE_STRIDE)
+            score_tile(4, size, keys, place, wide, q, s, SCORE_STRIDE)
             row += 4
         else:
-            score_tile(1, keys, place, wide, q, s, SCORE_STRIDE)
+            score_tile(1, size, keys, place, wide, q, s, SCORE_STRIDE)
             row += 1
 
 
-@jit
-def _mix_rows(values: int, wide: int, shares: int, rows: int, mixed: int) -> None:
+@inline
+def _mix_rows(size: int, values: int, wide: int, shares: int, rows: int, mixed: int) -> None:
     row = 0
     while row < rows:
         p, target = shares + row * SCORE_STRIDE, mixed + row * 4 * wide
         left = rows - row
         vector = 0
         while vector < wide // 16:
-            place, sums = values + 32 * vector, target + 64 * vector
+            place, sums = values + 16 * size * vector, target + 64 * vector
             if vector + 2 > wide // 16:
                 if left > 4:
-                    value_tile(8, 1, place, wide, p, SCORE_STRIDE, sums)
+                    value_tile(8, 1, size, place, wide, p, SCORE_STRIDE, sums)
                 elif left > 1:
-                    value_tile(4, 1, place, wide, p, SCORE_STRIDE, sums)
+                    value_tile(4, 1, size, place, wide, p, SCORE_STRIDE, sums)
                 else:
-                    value_tile(1, 1, place, wide, p, SCORE_STRIDE, sums)
+                    value_tile(1, 1, size, place, wide, p, SCORE_STRIDE, sums)
             elif left > 4:
-                value_tile(8, 2, place, wide, p, SCORE_STRIDE, sums)
+                value_tile(8, 2, size, place, wide, p, SCORE_STRIDE, sums)
             elif left > 1:
-                value_tile(4, 2, place, wide, p, SCORE_STRIDE, sums)
+                value_tile(4, 2, size, place, wide, p, SCORE_STRIDE, sums)
             else:
-                value_tile(1, 2, place, wide, p, SCORE_STRIDE, sums)
+                value_tile(1, 2, size, place, wide, p, SCORE_STRIDE, sums)
             vector += 2
         row += 8 if left > 4 else (4 if left > 1 else 1)
 

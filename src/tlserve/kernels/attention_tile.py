@@ -33,31 +33,35 @@ class Limits:
 LIMITS: dict[Level, Limits] = {"avx512": Limits(8, 8), "avx2": Limits(2, 2), "portable": Limits(2, 2)}
 
 
-def _shorts(b: Any, address: Any) -> Any:
-    """Sixteen int16 as float32."""
+def _elements(b: Any, address: Any, size: int) -> Any:
+    """Sixteen keys or values, int16 (size 2) or float32 (size 4), as float32."""
+    if size == 4:
+        return emit.load(b, address, V16F)
     return b.sitofp(b.sext(emit.load(b, address, V16H), V16I), V16F)
 
 
 @instruction
-def score_tile(_typing: Any, rows: Any, _keys: Any, _scales: Any, _wide: Any, _q: Any, _scores: Any, _stride: Any) -> Any:
-    """Compute scores[row, 0:16] = (q[row] . keys[:, 0:16]) * scales[0:16] for ``rows`` (a constant) query rows.
+def score_tile(
+    _typing: Any, rows: Any, size: Any, _keys: Any, _scales: Any, _wide: Any, _q: Any, _scores: Any, _stride: Any
+) -> Any:
+    """Compute scores[row, 0:16] = (q[row] . keys[:, 0:16]) * scales[0:16] for ``rows`` query rows.
 
-    Addresses: keys int16 [wide][16], scales float32 [16], q float32 [rows][wide], scores float32 rows ``stride`` bytes apart.
+    rows and size (bytes of an element: 2 int16, 4 float32) are constants. Addresses: keys [wide][16], scales float32 [16], q float32 [rows][wide], scores float32 rows ``stride`` bytes apart.
     Even and odd dimensions are added up separately, then together.
     """
-    if not isinstance(rows, types.IntegerLiteral):
+    if not (isinstance(rows, types.IntegerLiteral) and isinstance(size, types.IntegerLiteral)):
         return None
 
     def codegen(context: Any, b: Any, _signature: Any, args: Any) -> Any:
         step = min(rows.literal_value, LIMITS[level_of(context)].score_rows)
         for first in range(0, rows.literal_value, step):
-            _emit_scores(b, range(first, first + step), args[1:])
+            _emit_scores(b, range(first, first + step), size.literal_value, args[2:])
         return context.get_dummy_value()
 
-    return types.void(rows, *([types.int64] * 6)), codegen
+    return types.void(rows, size, *([types.int64] * 6)), codegen
 
 
-def _emit_scores(b: Any, rows: range, args: Any) -> None:
+def _emit_scores(b: Any, rows: range, size: int, args: Any) -> None:
     keys, scales, wide, q, scores, stride = args
     q_stride = emit.times(b, wide, 4)
     q_rows = [emit.offset(b, q, b.mul(q_stride, i64(r))) for r in rows]
@@ -65,7 +69,7 @@ def _emit_scores(b: Any, rows: range, args: Any) -> None:
     loop = emit.Loop(b, b.lshr(wide, i64(1)), [zero] * (2 * len(rows)))
     sums = list(loop.carried)
     for parity in (0, 1):
-        key = _shorts(b, emit.offset(b, keys, emit.times(b, loop.index, 64), 32 * parity))
+        key = _elements(b, emit.offset(b, keys, emit.times(b, loop.index, 32 * size), 16 * size * parity), size)
         for r, row in enumerate(q_rows):
             element = emit.load(b, emit.offset(b, row, emit.times(b, loop.index, 8), 4 * parity), f32)
             cell = 2 * r + parity
@@ -78,25 +82,27 @@ def _emit_scores(b: Any, rows: range, args: Any) -> None:
 
 
 @instruction
-def value_tile(_typing: Any, rows: Any, vectors: Any, _values: Any, _wide: Any, _p: Any, _stride: Any, _mixed: Any) -> Any:
+def value_tile(
+    _typing: Any, rows: Any, vectors: Any, size: Any, _values: Any, _wide: Any, _p: Any, _stride: Any, _mixed: Any
+) -> Any:
     """Add p[row, key] * values[key, 0 : 16 vectors] to mixed[row] key by key, for sixteen keys.
 
-    rows and vectors are constants. Addresses: values int16 [16][wide], p float32 rows ``stride`` bytes apart, mixed float32
+    rows, vectors and size are constants. Addresses: values [16][wide], p float32 rows ``stride`` bytes apart, mixed float32
     [rows][wide].
     """
-    if not (isinstance(rows, types.IntegerLiteral) and isinstance(vectors, types.IntegerLiteral)):
+    if not all(isinstance(kind, types.IntegerLiteral) for kind in (rows, vectors, size)):
         return None
 
     def codegen(context: Any, b: Any, _signature: Any, args: Any) -> Any:
         step = min(rows.literal_value, LIMITS[level_of(context)].value_rows)
         for first in range(0, rows.literal_value, step):
-            _emit_mixing(b, range(first, first + step), vectors.literal_value, args[2:])
+            _emit_mixing(b, range(first, first + step), vectors.literal_value, size.literal_value, args[3:])
         return context.get_dummy_value()
 
-    return types.void(rows, vectors, *([types.int64] * 5)), codegen
+    return types.void(rows, vectors, size, *([types.int64] * 5)), codegen
 
 
-def _emit_mixing(b: Any, rows: range, vectors: int, args: Any) -> None:
+def _emit_mixing(b: Any, rows: range, vectors: int, size: int, args: Any) -> None:
     values, wide, p, stride, mixed = args
     places = [
         emit.offset(b, mixed, b.mul(emit.times(b, wide, 4), i64(r)), 64 * vector)
@@ -105,8 +111,8 @@ def _emit_mixing(b: Any, rows: range, vectors: int, args: Any) -> None:
     ]
     p_rows = [emit.offset(b, p, b.mul(stride, i64(r))) for r in rows]
     loop = emit.Loop(b, i64(LANES), [emit.load(b, place, V16F) for place in places])
-    line = emit.offset(b, values, b.mul(loop.index, emit.times(b, wide, 2)))
-    parts = [_shorts(b, emit.offset(b, line, 32 * vector)) for vector in range(vectors)]
+    line = emit.offset(b, values, b.mul(loop.index, emit.times(b, wide, size)))
+    parts = [_elements(b, emit.offset(b, line, 16 * size * vector), size) for vector in range(vectors)]
     shares = [emit.broadcast(b, emit.load(b, b.add(row, emit.times(b, loop.index, 4)), f32), LANES) for row in p_rows]
     sums = [
         emit.fma(b, shares[i // vectors], parts[i % vectors], before) for i, before in enumerate(loop.carried)

@@ -3,10 +3,11 @@
 The pool is [layers][blocks][kv heads][chunks] of *chunks*: the keys and values of sixteen positions of one head,
 
     key scales     16 x float32           values scales  16 x float32
-    keys           [D'][16] int16         one vector load is one dimension of sixteen keys
-    values         [16][D'] int16         one vector load is sixteen dimensions of one value
+    keys           [D'][16] elements      one vector load is one dimension of sixteen keys
+    values         [16][D'] elements      one vector load is sixteen dimensions of one value
 
-where D' is head_dim rounded up to sixteen. A key (and a value) has one scale, so it is exact to 1.5e-5 of its greatest element:
+where D' is head_dim rounded up to sixteen. Elements are int16, or float32 (scales 1) for models whose weights are float32
+too. An int16 key (or value) has one scale, so it is exact to 1.5e-5 of its greatest element:
 half the memory of float32, and far truer than float16 where one dimension towers above the others, as in models with
 biased keys. A block of ``block_size`` tokens is ceil(block_size / 16) chunks; a multiple of sixteen wastes nothing.
 Invariant: what lies behind a sequence's context is finite or multiplied by an exact zero.
@@ -54,7 +55,8 @@ SCALES_BYTES = 2 * 4 * KEYS_PER_CHUNK
     LAYER,
     BLOCK_SIZE,
     CHUNKS,  # chunks of a block
-) = range(4, 18)
+    ELEMENT,  # bytes of a stored element: 2 (int16) or 4 (float32)
+) = range(4, 19)
 """The fields of a store operation."""
 
 
@@ -63,9 +65,9 @@ def padded_dim(head_dim: int) -> int:
     return -(-head_dim // 16) * 16
 
 
-def chunk_bytes(head_dim: int) -> int:
-    """Bytes of a chunk."""
-    return SCALES_BYTES + 2 * 2 * KEYS_PER_CHUNK * padded_dim(head_dim)
+def chunk_bytes(head_dim: int, element: int) -> int:
+    """Bytes of a chunk whose elements have 2 or 4 bytes."""
+    return SCALES_BYTES + 2 * KEYS_PER_CHUNK * element * padded_dim(head_dim)
 
 
 @jit
@@ -80,7 +82,7 @@ def store_kv(op: Any, step: Any, tile: int, member: int) -> None:
     dim, kv_heads = op[HEAD_DIM], op[KV_HEADS]
     wide = (dim + 15) // 16 * 16
     eps, query_scale = float_of_bits(op[EPS]), float_of_bits(op[QUERY_SCALE])
-    size = SCALES_BYTES + 64 * wide
+    size = SCALES_BYTES + 2 * KEYS_PER_CHUNK * op[ELEMENT] * wide
     head_copy = step[SCRATCH] + member * step[SCRATCH_BYTES]
     pool = step[KV_POOL] + op[LAYER] * step[KV_LAYER_BYTES]
     for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
@@ -98,9 +100,9 @@ def store_kv(op: Any, step: Any, tile: int, member: int) -> None:
             chunk = chunk_address(pool, block, kv_heads, head, op[CHUNKS], place // KEYS_PER_CHUNK, size)
             lane = place % KEYS_PER_CHUNK
             _turn(keys + 4 * dim * head, dim, op[KEY_NORM], eps, cosines, sines, np.float32(1.0), head_copy)
-            _store_key(head_copy, wide, chunk, lane)
+            _store_key(head_copy, wide, op[ELEMENT], chunk, lane)
             _copy(keys + 4 * dim * (kv_heads + head), dim, head_copy)
-            _store_value(head_copy, wide, chunk, lane)
+            _store_value(head_copy, wide, op[ELEMENT], chunk, lane)
 
 
 @jit
@@ -152,22 +154,36 @@ def _round_row(x: int, wide: int, scale: np.float32) -> None:
 
 
 @jit
-def _store_key(x: int, wide: int, chunk: int, lane: int) -> None:
+def _scaled(x: int, wide: int, element: int) -> np.float32:
+    """Make a row ready to be stored, and return its scale: float32 elements stay as they are."""
+    if element == 4:
+        return np.float32(1.0)
     scale = _row_scale(x, wide)
     _round_row(x, wide, scale)
-    put_f32(chunk + 4 * lane, scale)
-    for i in range(wide):
-        put_i16(chunk + SCALES_BYTES + 2 * (KEYS_PER_CHUNK * i + lane), np.int64(get_f32(x + 4 * i)))
+    return scale
 
 
 @jit
-def _store_value(x: int, wide: int, chunk: int, lane: int) -> None:
-    scale = _row_scale(x, wide)
-    _round_row(x, wide, scale)
-    put_f32(chunk + 4 * (KEYS_PER_CHUNK + lane), scale)
-    values = chunk + SCALES_BYTES + 2 * wide * (KEYS_PER_CHUNK + lane)
+def _store_key(x: int, wide: int, element: int, chunk: int, lane: int) -> None:
+    put_f32(chunk + 4 * lane, _scaled(x, wide, element))
+    keys = chunk + SCALES_BYTES + element * lane
+    for i in range(wide):
+        value = get_f32(x + 4 * i)
+        if element == 4:
+            put_f32(keys + 4 * KEYS_PER_CHUNK * i, value)
+        else:
+            put_i16(keys + 2 * KEYS_PER_CHUNK * i, np.int64(value))
+
+
+@jit
+def _store_value(x: int, wide: int, element: int, chunk: int, lane: int) -> None:
+    put_f32(chunk + 4 * (KEYS_PER_CHUNK + lane), _scaled(x, wide, element))
+    values = chunk + SCALES_BYTES + element * wide * (KEYS_PER_CHUNK + lane)
     for i in range(0, wide, 16):
-        store_i16(values + 2 * i, load(x + 4 * i))
+        if element == 4:
+            store(values + 4 * i, load(x + 4 * i))
+        else:
+            store_i16(values + 2 * i, load(x + 4 * i))
 
 
 STORE_KV = Kernel(store_kv)

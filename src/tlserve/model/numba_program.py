@@ -118,6 +118,7 @@ class Program:
     rows: int
     members: int
     block_size: int
+    kv_element: int
     _tape: Tape = field(factory=Tape, init=False)
 
     @property
@@ -299,6 +300,7 @@ class Program:
             number,
             self.block_size,
             chunks,
+            self.kv_element,
         )
         fields = (
             qkv.floats,
@@ -311,6 +313,7 @@ class Program:
             number,
             self.block_size,
             chunks,
+            self.kv_element,
             result.floats,
             result.stride,
             self.query_rows,

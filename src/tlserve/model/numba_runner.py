@@ -38,6 +38,7 @@ from tlserve.kernels.tape import (
     TOKENS,
     FrozenTape,
 )
+from tlserve.kernels.target import describe_target
 from tlserve.kernels.team import Team, aligned_zeros, team_size
 from tlserve.model.batch import ForwardBatch, check_text
 from tlserve.model.hparams import HParams
@@ -62,13 +63,25 @@ MOST_PARTIALS = 1024
 """Partials of lone rows with a long context that a step may spread over tiles."""
 
 
-def kv_bytes_per_block(hparams: HParams, block_size: int) -> int:
-    """Bytes that one block takes over all layers."""
-    return hparams.num_layers * _layer_block_bytes(hparams, block_size)
+def kv_bytes_per_block(
+    hparams: HParams, tensors: Mapping[str, Tensor], weights: WeightFormat, *, block_size: int
+) -> int:
+    """Bytes that one block takes over all layers, known before the weights are packed."""
+    return hparams.num_layers * _layer_block_bytes(hparams, block_size, kv_element(tensors, weights))
 
 
-def _layer_block_bytes(hparams: HParams, block_size: int) -> int:
-    return hparams.num_kv_heads * -(-block_size // kv.KEYS_PER_CHUNK) * kv.chunk_bytes(hparams.head_dim)
+def kv_element(tensors: Mapping[str, Tensor], weights: WeightFormat) -> int:
+    """Bytes of a stored key's or value's element: 4 (float32) where all weights are float32, else 2 (scaled int16)."""
+    if weights == "auto":
+        plain = all(tensor.type_name == "F32" for tensor in tensors.values())
+    else:
+        plain = weights == "f32"
+    return 4 if plain else 2
+
+
+def _layer_block_bytes(hparams: HParams, block_size: int, element: int) -> int:
+    chunks = -(-block_size // kv.KEYS_PER_CHUNK)
+    return hparams.num_kv_heads * chunks * kv.chunk_bytes(hparams.head_dim, element)
 
 
 @define(eq=False, repr=False)
@@ -81,6 +94,7 @@ class NumbaRunner:
     team: Team
     kernels: Mapping[Kernel, CompiledKernel]
     description: str
+    kv_element: int
     _pool: NDArray[np.uint8] = field(init=False)
     _ropes: Sequence[tuple[Float32Array, Float32Array]] = field(init=False)
     _program: Program = field(init=False)
@@ -124,7 +138,7 @@ class NumbaRunner:
     @property
     def kv_bytes_per_block(self) -> int:
         """Bytes of KV that one block holds over all layers."""
-        return kv_bytes_per_block(self.hparams, self.block_size)
+        return self.hparams.num_layers * _layer_block_bytes(self.hparams, self.block_size, self.kv_element)
 
     def close(self) -> None:
         """End the helper threads; the runner can still be used, and starts them again."""
@@ -170,7 +184,7 @@ class NumbaRunner:
 
     def _allocate_pool(self, blocks: int) -> NDArray[np.uint8]:
         """KV of ``blocks`` blocks, [layers, bytes]; the system hands out pages when they are first written."""
-        size = blocks * _layer_block_bytes(self.hparams, self.block_size)
+        size = blocks * _layer_block_bytes(self.hparams, self.block_size, self.kv_element)
         return aligned_zeros(self.hparams.num_layers * size, np.uint8).reshape(self.hparams.num_layers, size)
 
     def _write_program(self, rows: int) -> None:
@@ -182,6 +196,7 @@ class NumbaRunner:
             rows=rows,
             members=self.team.size,
             block_size=self.block_size,
+            kv_element=self.kv_element,
         )
         self._tape, self._hidden = self._program.write()
 
@@ -246,7 +261,15 @@ def load_numba_runner(
         report(0.7 + 0.3 * number / len(needed))
         kernels[kernel] = kernel.compile()
     size = team_size(threads)
-    runner = NumbaRunner(hparams, packed, capacity, Team(size), kernels, f"{title}, numba, {weights}, {size} threads")
+    runner = NumbaRunner(
+        hparams=hparams,
+        weights=packed,
+        capacity=capacity,
+        team=Team(size),
+        kernels=kernels,
+        description=f"{title}, numba ({describe_target()}), {weights}, {size} threads",
+        kv_element=kv_element(tensors, weights),
+    )
     runner.run_once([0])
     report(1.0)
     return runner

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import trio
 from attrs import field, frozen
@@ -15,6 +16,11 @@ from tlserve.openai.errors import draining, internal, loading, model_not_found
 from tlserve.server.room import ROOM_KEY, Room
 from tlserve.server.shutdown import Shutdown
 
+T = TypeVar("T")
+
+LONG_BODY_BYTES = 8192
+"""Rendering and tokenizing a body of this size takes about a millisecond."""
+
 
 @frozen
 class Api:
@@ -23,7 +29,16 @@ class Api:
     config: ServeConfig
     engine: EngineClient
     shutdown: Shutdown
-    prepare_limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
+    _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+
+    async def work(self, function: Callable[[], T], *, body_bytes: int) -> T:
+        """Render and tokenize: here where it is quick, in a worker thread where the body is long.
+
+        One thread at a time: what is left of the processor belongs to the engine.
+        """
+        if body_bytes <= LONG_BODY_BYTES:
+            return function()
+        return await trio.to_thread.run_sync(function, limiter=self._limiter)
 
     def open_model(self) -> ServedModel:
         """The served model.

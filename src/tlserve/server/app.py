@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from quart import Response, request
 from quart_trio import QuartTrio
 
@@ -17,11 +19,14 @@ from tlserve.openai.headers import (
     parse_priority,
     refuse_kv_handle,
 )
-from tlserve.openai.requests import parse_chat, parse_completion
+from tlserve.openai.openapi import openapi_document
+from tlserve.openai.requests import parse_chat, parse_completion, parse_embeddings, parse_tokenize
 from tlserve.server.api import Api, current_room
+from tlserve.server.embed import embed
 from tlserve.server.generate import CHAT, COMPLETION, generate
 from tlserve.server.responses import json_response, no_route
 from tlserve.server.shutdown import Shutdown
+from tlserve.server.tokenize import tokenize
 
 
 def create_api_app(config: ServeConfig, engine: EngineClient, shutdown: Shutdown) -> QuartTrio:
@@ -31,12 +36,9 @@ def create_api_app(config: ServeConfig, engine: EngineClient, shutdown: Shutdown
     app.config["RESPONSE_TIMEOUT"] = None  # A plain answer may take as long as a stream.
     api = Api(config, engine, shutdown)
     _add_generation(app, api)
+    _add_texts(app, api)
     _add_models(app, api)
-
-    @app.get("/healthz")
-    async def healthz() -> Response:
-        return json_response({"status": "ok"})
-
+    _add_descriptions(app, config)
     no_route(app)
     return app
 
@@ -45,13 +47,26 @@ def _add_generation(app: QuartTrio, api: Api) -> None:
     @app.post("/v1/chat/completions")
     async def chat() -> Response:
         body = await _body(api)
-        return await generate(api, current_room(), parse_chat(body), CHAT, body_bytes=len(body), priority=_priority())
+        spec = parse_chat(body, tier=api.config.api_tier)
+        return await generate(api, current_room(), spec, CHAT, body_bytes=len(body), priority=_priority())
 
     @app.post("/v1/completions")
     async def completions() -> Response:
         body = await _body(api)
-        spec = parse_completion(body)
+        spec = parse_completion(body, tier=api.config.api_tier)
         return await generate(api, current_room(), spec, COMPLETION, body_bytes=len(body), priority=_priority())
+
+
+def _add_texts(app: QuartTrio, api: Api) -> None:
+    @app.post("/v1/embeddings")
+    async def embeddings() -> Response:
+        body = await _body(api)
+        return await embed(api, current_room(), parse_embeddings(body), body_bytes=len(body))
+
+    @app.post("/v1/tokenize")
+    async def tokens() -> Response:
+        body = await _body(api)
+        return await tokenize(api, parse_tokenize(body, tier=api.config.api_tier), body_bytes=len(body))
 
 
 def _add_models(app: QuartTrio, api: Api) -> None:
@@ -68,6 +83,18 @@ def _add_models(app: QuartTrio, api: Api) -> None:
         if name != api.open_model().id:
             raise model_not_found(name, served=[api.config.model_id])
         return json_response(document())
+
+
+def _add_descriptions(app: QuartTrio, config: ServeConfig) -> None:
+    description = openapi_document(version=version("tlserve"), tier=config.api_tier)
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return json_response(description)
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return json_response({"status": "ok"})
 
 
 async def _body(api: Api) -> bytes:

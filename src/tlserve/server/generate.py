@@ -11,23 +11,18 @@ from attrs import define, frozen
 from quart import Response
 
 from tlserve.config import ServeConfig
-from tlserve.engine.load import ServedModel
 from tlserve.openai.chunks import ChatChunks, Chunks, CompletionChunks
 from tlserve.openai.documents import Choice, Document, Head, Prefix, chat_completion, new_id, text_completion
 from tlserve.openai.errors import ApiError, internal, no_capacity
-from tlserve.openai.headers import IGNORED, ignored_header
 from tlserve.openai.requests import GenSpec
 from tlserve.openai.sse import CONTENT_TYPE, HEADERS
 from tlserve.openai.values import Usage
 from tlserve.server.answer import Answer, CollectedChoice, collect
 from tlserve.server.api import Api
 from tlserve.server.prompt import Prepared, prepare
-from tlserve.server.responses import json_response
+from tlserve.server.responses import json_response, tell_ignored
 from tlserve.server.room import Room
 from tlserve.server.stream import EventStream
-
-LONG_BODY_BYTES = 8192
-"""Bodies above this are rendered and tokenized in a worker thread: more than a millisecond's work."""
 
 
 @frozen
@@ -60,24 +55,14 @@ async def generate(api: Api, room: Room, spec: GenSpec, shape: Shape, *, body_by
         TlserveError: as the engine or the template say.
     """
     model = api.model_for(spec.model)
-    prepared = await _prepare(api, spec, model, body_bytes, priority)
+    prepared = await api.work(partial(prepare, spec, model, priority=priority), body_bytes=body_bytes)
     room.facts.update(stream=spec.stream, prompt_tokens=prepared.prompt_tokens)
     ticket = room.stack.enter_context(api.engine.submit(prepared.requests))
     answer = Answer(ticket, model.tokenizer, spec.stop, wants_logprobs=spec.params.logprobs is not None)
     room.stack.callback(_note_counts, room, answer)
     head = Head(new_id(shape.prefix), int(time.time()), model.id)
     response = await _Reply(api.config, room, spec, shape, prepared, answer, head).send()
-    ignored = ignored_header(spec.ignored)
-    if ignored is not None:
-        response.headers[IGNORED] = ignored
-    return response
-
-
-async def _prepare(api: Api, spec: GenSpec, model: ServedModel, body_bytes: int, priority: int) -> Prepared:
-    work = partial(prepare, spec, model, priority=priority)
-    if body_bytes <= LONG_BODY_BYTES:
-        return work()
-    return await trio.to_thread.run_sync(work, limiter=api.prepare_limiter)
+    return tell_ignored(response, spec.ignored)
 
 
 @define(eq=False)
@@ -120,17 +105,20 @@ class _Reply:
             raise internal("the engine stopped in the middle of this answer; send the request again")
         return Choice(
             index=index,
-            text="".join(collected.text),
+            text=self.prepared.echoes[index] + "".join(collected.text),
             finish=collected.finish,
             logprobs=None if self.spec.params.logprobs is None else collected.logprobs,
             text_offset=self.prepared.text_offsets[index],
         )
 
     def _streamed(self, start_deadline: float) -> Response:
+        offsets = enumerate(self.prepared.text_offsets)
+        chunks = [self.shape.chunks(self.head, index, offset) for index, offset in offsets]
         response = Response(b"", content_type=CONTENT_TYPE, headers=dict(HEADERS))
         response.response = EventStream(
             self.answer,
-            [self.shape.chunks(self.head, index, offset) for index, offset in enumerate(self.prepared.text_offsets)],
+            chunks,
+            echoes=self.prepared.echoes,
             ending=self._ending,
             ping_interval_s=self.config.ping_interval_s,
             start_deadline=start_deadline,

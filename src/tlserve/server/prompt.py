@@ -1,6 +1,6 @@
 """What a client asks for, in the engine's words: rendered, tokenized, checked against the model.
 
-Pure and synchronous; safe in any thread. Long texts are prepared in a worker thread, see ``generate``.
+Pure and synchronous; safe in any thread. Long texts are prepared in a worker thread, see ``Api.work``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ class Prepared:
         requests: one per choice, in the order of the choices.
         prompt_tokens: how many tokens the model reads, each prompt counted once.
         text_offsets: for each choice, the length in characters of the prompt's text.
+        echoes: for each choice, the prompt's text where it is to be part of the answer, else nothing.
     """
 
     requests: tuple[GenRequest, ...]
     prompt_tokens: int
     text_offsets: tuple[int, ...]
+    echoes: tuple[str, ...]
 
 
 def prepare(spec: GenSpec, model: ServedModel, *, priority: int) -> Prepared:
@@ -56,8 +58,13 @@ def prepare(spec: GenSpec, model: ServedModel, *, priority: int) -> Prepared:
         for tokens in prompts
         for answer in range(spec.n)
     ]
-    offsets = [_text_length(prompt, model) for prompt in _raw_prompts(spec) for _ in range(spec.n)]
-    return Prepared(tuple(requests), sum(map(len, prompts)), tuple(offsets))
+    texts = [_text(prompt, model) for prompt in _raw_prompts(spec) for _ in range(spec.n)]
+    return Prepared(
+        requests=tuple(requests),
+        prompt_tokens=sum(map(len, prompts)),
+        text_offsets=tuple(map(len, texts)),
+        echoes=tuple(texts if spec.echo else [""] * len(texts)),
+    )
 
 
 def prompt_tokens(spec: GenSpec, model: ServedModel) -> list[tuple[int, ...]]:
@@ -69,7 +76,7 @@ def prompt_tokens(spec: GenSpec, model: ServedModel) -> list[tuple[int, ...]]:
     """
     if isinstance(spec.prompt, Conversation):
         return [chat_tokens(spec.prompt, model)]
-    return [text_tokens(prompt, model) for prompt in spec.prompt.items]
+    return [text_tokens(prompt, model, param="prompt") for prompt in spec.prompt.items]
 
 
 def chat_tokens(conversation: Conversation, model: ServedModel) -> tuple[int, ...]:
@@ -78,11 +85,11 @@ def chat_tokens(conversation: Conversation, model: ServedModel) -> tuple[int, ..
     return _not_empty(tuple(model.tokenizer.encode_rendered(rendered)), "messages")
 
 
-def text_tokens(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
+def text_tokens(prompt: Prompt, model: ServedModel, *, param: str) -> tuple[int, ...]:
     """The tokens of a raw prompt, control tokens in its text included; token ids as they are."""
     if isinstance(prompt, str):
-        return _not_empty(tuple(model.tokenizer.encode(prompt, parse_special=True)), "prompt")
-    return _not_empty(prompt, "prompt")
+        return _not_empty(tuple(model.tokenizer.encode(prompt, parse_special=True)), param)
+    return _not_empty(prompt, param)
 
 
 def _not_empty(tokens: tuple[int, ...], param: str) -> tuple[int, ...]:
@@ -109,5 +116,5 @@ def _raw_prompts(spec: GenSpec) -> tuple[Prompt, ...]:
     return ("",) if isinstance(spec.prompt, Conversation) else spec.prompt.items
 
 
-def _text_length(prompt: Prompt, model: ServedModel) -> int:
-    return len(prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt))
+def _text(prompt: Prompt, model: ServedModel) -> str:
+    return prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt)

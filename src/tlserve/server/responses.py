@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 
 from quart import Response, request
 from quart_trio import QuartTrio
@@ -19,19 +19,28 @@ from tlserve.openai.errors import (
     method_not_allowed,
     unknown_path,
 )
+from tlserve.openai.headers import IGNORED, ignored_header
+from tlserve.openai.jsontext import to_json_bytes
 from tlserve.server.log import log_failure
 
 
 def json_response(document: object, *, status: int = 200) -> Response:
     """A document as compact UTF-8 JSON."""
-    body = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Response(body.encode(), status, content_type="application/json")
+    return Response(to_json_bytes(document), status, content_type="application/json")
 
 
 def error_response(error: ApiError) -> Response:
     """The v1 error document, with the headers that belong to it."""
     response = json_response(error.document(), status=error.status)
     response.headers.update(error.headers())
+    return response
+
+
+def tell_ignored(response: Response, names: Iterable[str]) -> Response:
+    """Tell the client which members of its body had no effect."""
+    value = ignored_header(names)
+    if value is not None:
+        response.headers[IGNORED] = value
     return response
 
 

@@ -26,6 +26,7 @@ class EventStream(ResponseBody):
     Args:
         answer: where the pieces come from.
         chunks: one writer per choice.
+        echoes: for each choice, what comes before its first piece, maybe nothing.
         ending: renders what follows the last piece: the usage chunk, when it was asked for.
         ping_interval_s: after so long without an event a comment is sent.
         start_deadline: trio's clock; an answer that has not been started by then ends with ``no_capacity``.
@@ -38,6 +39,7 @@ class EventStream(ResponseBody):
         answer: Answer,
         chunks: Sequence[Chunks],
         *,
+        echoes: Sequence[str],
         ending: Callable[[], str],
         ping_interval_s: float,
         start_deadline: float,
@@ -46,6 +48,7 @@ class EventStream(ResponseBody):
     ) -> None:
         self._answer = answer
         self._chunks = chunks
+        self._echoes = echoes
         self._ending = ending
         self._ping_interval_s = ping_interval_s
         self._start_deadline = start_deadline
@@ -80,7 +83,8 @@ class EventStream(ResponseBody):
     async def _next_text(self) -> str:
         if not self._is_opened:
             self._is_opened = True
-            opening = "".join(chunks.opening() for chunks in self._chunks)
+            pairs = zip(self._chunks, self._echoes, strict=True)
+            opening = "".join(chunks.opening() + chunks.piece(echo) for chunks, echo in pairs)
             if opening:
                 return opening
         while True:
