@@ -77,6 +77,9 @@ class ServeConfig:
     health_listen: str = option(":9464", check=ListenAddress.parse, doc="address of health, readiness and metrics")
     queue_capacity: int = option(64, ge=1, le=100_000, doc="requests that may wait; one more is answered 429")
     queue_deadline_ms: int = option(30_000, ge=1, doc="longest wait for KV blocks, in milliseconds; then 503")
+    quiesce_s: float = option(
+        0.0, ge=0, doc="how long a stopping server still takes requests while /readyz says 503, for slow probes"
+    )
     drain_timeout_s: float = option(30.0, ge=0, doc="how long a stopping server lets running requests finish")
     keep_alive_s: float = option(75.0, ge=1, doc="how long an idle connection stays open; above your proxy's idle time")
     send_timeout_s: float = option(20.0, ge=1, doc="how long a client may stop reading before it is cut off")

@@ -195,7 +195,8 @@ def test_disconnect_frees_blocks_within_a_step(serve: Serve, succ_dir: Path) -> 
     server = serve(succ_dir, step_delay=0.02)
     body = {"model": "succ", "messages": [{"role": "user", "content": "a"}], "stream": True, "max_tokens": 2000}
     with httpx.stream("POST", f"{server.base_url}/chat/completions", json=body) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        next(lines)
         assert server.metric("tl_engine_active_sequences") == 1
 
     wait_until(lambda: server.metric("tl_engine_active_sequences") == 0, seconds=2)

@@ -165,6 +165,34 @@ def test_a_wrong_value_is_a_400_that_names_its_member(name: str, value: object, 
     assert len(error.message) < 400
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("temperature", [0, 2]),
+        ("top_p", [1e-9, 1]),
+        ("min_p", [0, 1]),
+        ("presence_penalty", [-2, 2]),
+        ("frequency_penalty", [-2, 2]),
+        ("repetition_penalty", [1e-9, 100]),
+        ("top_k", [0, 2**31 - 1]),
+    ],
+)
+def test_the_ends_of_a_range_belong_to_it(name: str, values: list[float]) -> None:
+    """And arrive as they were sent."""
+    for value in values:
+        assert getattr(parse_chat(body(**{name: value})).params, name) == value
+
+
+def test_other_ranges_have_their_ends_too() -> None:
+    """64-bit seeds of either sign, four stop strings, twenty alternatives, biases that ban and force."""
+    for seed in (-(2**63), 2**63 - 1):
+        assert parse_chat(body(seed=seed)).seed == seed
+    assert parse_chat(body(stop=["a", "b", "c", "d"])).stop == ("a", "b", "c", "d")
+    assert parse_chat(body(stop=[])).stop == ()
+    assert parse_chat(body(logprobs=True, top_logprobs=20)).params.logprobs == 20
+    assert parse_chat(body(logit_bias={"1": -100, "2": 100})).params.logit_bias == {1: -100, 2: 100}
+
+
 def test_a_missing_member_is_named(refusal: Refusal) -> None:
     """Also when the body is empty."""
     error = refusal(parse_chat, b"{}")
@@ -232,7 +260,8 @@ def test_the_full_tier_does_not_pretend(name: str, value: object, refusal: Refus
 
 def test_content_parts_are_a_422_in_the_engine_tier(refusal: Refusal) -> None:
     """As v1 has it."""
-    assert bad(refusal, messages=[{"role": "user", "content": PARTS}]) == (422, "messages[0].content")
+    for parts in (PARTS, []):
+        assert bad(refusal, messages=[{"role": "user", "content": parts}]) == (422, "messages[0].content")
 
 
 def test_text_parts_read_as_their_concatenation_in_the_full_tier() -> None:

@@ -116,8 +116,9 @@ def test_the_full_tier_serves_echo_and_several_answers() -> None:
 
 def test_the_full_tier_does_not_score_prompts(refusal: Refusal) -> None:
     """Echo with log probabilities would need those of the prompt."""
-    error = refusal(parse_completion, body(echo=True, logprobs=1), tier="full")
-    assert (error.status, error.param) == (422, "echo")
+    for logprobs in (0, 1):
+        error = refusal(parse_completion, body(echo=True, logprobs=logprobs), tier="full")
+        assert (error.status, error.param) == (422, "echo")
 
 
 def test_the_number_of_choices_is_bounded(refusal: Refusal) -> None:

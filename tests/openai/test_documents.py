@@ -6,9 +6,10 @@ import base64
 import json
 import math
 import struct
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tlserve.openai.documents import (
@@ -85,7 +86,9 @@ def test_log_probabilities_validate_in_both_shapes(validate: Validate) -> None:
     for logprobs in ([B], [token("b")], []):
         choice = Choice(index=0, text="b", finish="stop", logprobs=logprobs, text_offset=4)
         validate("CreateChatCompletionResponse", chat_completion(HEAD, [choice], USAGE))
-        validate("CreateCompletionResponse", text_completion(HEAD, [choice], USAGE))
+        document: Any = text_completion(HEAD, [choice], USAGE)
+        validate("CreateCompletionResponse", document)
+        assert len(document["choices"][0]["logprobs"]["tokens"]) == len(logprobs)
 
 
 def test_chat_log_probabilities_tell_each_token_and_its_bytes() -> None:
@@ -197,6 +200,7 @@ def test_ids_carry_their_prefix_and_differ() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
+@example("a\x85b\u2028c\u2029d\x0be\x1cf")
 def test_json_text_is_one_line_for_every_way_to_cut_lines(text: str) -> None:
     """Compact, unescaped, and never torn by a client that uses ``splitlines``."""
     line = to_json({"text": text})

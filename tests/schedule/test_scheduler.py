@@ -164,10 +164,20 @@ def test_a_start_leaves_room_for_the_running_to_grow() -> None:
     desk = Desk(num_blocks=10)
     desk.add(1, 4, max_tokens=3)
     desk.step()
-    desk.add(2, 5, max_tokens=1)
+    desk.add(2, 5, max_tokens=2)
     while desk.scheduler.has_work():
         desk.step()
     assert desk.scheduler.counters.num_preemptions == 0
+
+
+def test_an_urgent_prompt_is_computed_though_decodes_use_up_the_budget() -> None:
+    """With a decode for each token of the budget, a newcomer of higher priority takes a place and its token."""
+    desk = Desk(max_batch_tokens=2)
+    desk.add(1, 1)
+    desk.add(2, 1)
+    desk.step()
+    desk.add(3, 4, priority=1)
+    assert desk.step() == {1: 1, 3: 1}
 
 
 # ---- preemption ------------------------------------------------------------------------------------------------------
@@ -373,7 +383,7 @@ def test_drafts_stop_before_the_last_token(draft: Callable[[Sequence], None]) ->
 
 def test_drafts_take_no_block_that_is_needed(draft: Callable[[Sequence], None]) -> None:
     """A guess is not worth a preemption: with a block left for each running request and no more, none is drafted."""
-    desk = Desk(num_blocks=16)
+    desk = Desk(num_blocks=17)
     sequence = desk.add(1, 6, max_tokens=5)
     draft(sequence)
     desk.add(2, 6, max_tokens=5)

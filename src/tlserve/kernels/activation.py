@@ -42,7 +42,7 @@ SILU_SLOPE = np.float32(-LOG2_E)
 
 
 def gate(op: Any, step: Any, tile: int, _member: int) -> None:
-    """result = act(gate) * up, and its rounded form."""
+    """Result = act(gate) * up, and its rounded form."""
     first = tile * op[ROWS_PER_TILE]
     for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
         source, result = op[GATE] + row * op[STRIDE], op[RESULT] + row * op[RESULT_STRIDE]
@@ -72,7 +72,7 @@ def _gelu_row(gate: int, up: int, vectors: int, result: int) -> None:
 
 
 def cap_logits(op: Any, step: Any, tile: int, _member: int) -> None:
-    """logits = cap * tanh(logits / cap); tanh x = 1 - 2 / (1 + e**2x)."""
+    """Logits = cap * tanh(logits / cap); tanh x = 1 - 2 / (1 + e**2x)."""
     first = tile * op[ROWS_PER_TILE]
     cap = float_of_bits(op[CAP])
     for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):

@@ -29,9 +29,8 @@ FUTEX_WAKE_PRIVATE = 129
 
 _ON_X86 = platform.machine() in ("x86_64", "AMD64")
 
-_syscall = types.ExternalFunction(
-    "syscall", types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64)
-)
+_word: Any = types.int64
+_syscall: Any = types.ExternalFunction("syscall", _word(*([_word] * 7)))
 
 
 @instruction

@@ -11,14 +11,14 @@ Invariant: a row's result depends on its own context only, not on tile sizes, ne
 row's reach count as exact zeros, and partials that a row does not see are skipped.
 """
 
+# ruff: noqa: PLR0917  compiled code calls by position
+
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tlserve.kernels.attention_tile import score_tile, value_tile
 from tlserve.kernels.jit import Kernel, inline, jit
@@ -46,16 +46,12 @@ from tlserve.kernels.tape import (
     POSITIONS,
     SCRATCH,
     SCRATCH_BYTES,
-    SEQUENCE_OF_ROW,
     SPLIT_LIST,
     TABLE_STRIDE,
     TILE_LIST,
 )
 
 PARTIAL_CHUNKS = 8
-
-SPLIT_FROM = 4
-"""A piece of a spread context has at least this many partials."""
 
 SCORE_STRIDE = 4 * KEYS_PER_CHUNK * PARTIAL_CHUNKS
 """Bytes of a row of scores."""
@@ -101,8 +97,10 @@ HIDDEN = np.float32(-math.inf)
 
 
 def scratch_bytes(rows: int, wide: int) -> int:
-    """What a member needs, in this order: a head (for `kv`); for each row its query, a partial's mixed values, the totals, four
-    numbers; scores; for each key of a partial its position and value scale.
+    """What a member needs: as written, from left to right.
+
+    A head (for `kv`); each row's query, a partial's mixed values, totals, four numbers, scores; each key's position and value
+    scale.
     """
     return 4 * wide + rows * (3 * 4 * wide + NUMBERS_BYTES + SCORE_STRIDE) + 2 * SCORE_STRIDE
 
@@ -120,7 +118,7 @@ def _wide(dim: int) -> int:
 @jit
 def _chunk_of(op: Any, position: int) -> int:
     """The chunk of a sequence that holds a position."""
-    return position // op[BLOCK_SIZE] * op[CHUNKS] + position % op[BLOCK_SIZE] // KEYS_PER_CHUNK
+    return int(position // op[BLOCK_SIZE] * op[CHUNKS] + position % op[BLOCK_SIZE] // KEYS_PER_CHUNK)
 
 
 @jit
@@ -176,8 +174,9 @@ def attend(op: Any, step: Any, tile: int, member: int) -> None:
 
 @jit
 def _gather_queries(op: Any, first_row: int, tokens: int, head: int, queries: int) -> None:
-    """Bring the query rows together, [tokens * GROUP][wide], zeros beyond head_dim. Rows up to the next step may be anything:
-    their results are never read.
+    """Bring the query rows together, [tokens * GROUP][wide], with zeros beyond head_dim.
+
+    Rows from there to the next whole step may hold anything: their results are never read.
     """
     dim, wide = op[HEAD_DIM], _wide(op[HEAD_DIM])
     for token in range(tokens):
@@ -336,7 +335,7 @@ def _softmax_row(
 
 @jit
 def _capped(score: Any, cap: np.float32) -> Any:
-    """cap * tanh(score) * log2(e); tanh x = 1 - 2 / (1 + e**2x)."""
+    """Cap * tanh(score) * log2(e); tanh x = 1 - 2 / (1 + e**2x)."""
     one = splat(np.float32(1.0))
     tanh = one - splat(np.float32(2.0)) / (one + exp2(score * splat(np.float32(2.0 * LOG2_E))))
     return tanh * splat(cap * np.float32(LOG2_E))
@@ -393,48 +392,3 @@ def merge(op: Any, step: Any, tile: int, member: int) -> None:
 
 ATTEND = Kernel(attend)
 MERGE = Kernel(merge)
-
-
-def plan(
-    query_start: list[int],
-    context_len: list[int],
-    *,
-    tokens_per_tile: int,
-    block_size: int,
-    wanted: int,
-    room: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Cut a batch into tiles: TILE_LIST [tiles, 6] and SPLIT_LIST [rows, 2]. Changes who computes, never what.
-
-    Args:
-        query_start, context_len: see `model.batch.ForwardBatch`, [S + 1] and [S].
-        tokens_per_tile: the most query tokens of a tile.
-        block_size: tokens per KV block.
-        wanted: tiles that keep the team busy; when sequences yield fewer, long contexts of lone rows are spread.
-        room: partials that fit PARTIALS.
-
-    """
-    tiles: list[tuple[int, int, int, int, int, int]] = []
-    splits: list[tuple[int, int]] = []
-    pieces = wanted // len(context_len)
-    used = 0
-    for sequence, context in enumerate(context_len):
-        first, stop = query_start[sequence], query_start[sequence + 1]
-        partials = num_partials(context, block_size)
-        if stop - first == 1 and min(pieces, partials // SPLIT_FROM) > 1 and used + partials <= room:
-            edges = [partials * i // pieces for i in range(pieces + 1)]
-            tiles += [(sequence, first, 1, low, high, 1 + used) for low, high in pairwise(edges)]
-            splits.append((first, used))
-            used += partials
-        else:
-            for row in range(first, stop, tokens_per_tile):
-                tiles.append((sequence, row, min(tokens_per_tile, stop - row), 0, partials, 0))
-    return np.array(tiles, np.int32).reshape(-1, 6), np.array(splits, np.int32).reshape(-1, 2)
-
-
-def num_partials(context: int, block_size: int) -> int:
-    """Partials of a context."""
-    chunks_per_block = -(-block_size // KEYS_PER_CHUNK)
-    last = context - 1
-    last_chunk = last // block_size * chunks_per_block + last % block_size // KEYS_PER_CHUNK
-    return last_chunk // PARTIAL_CHUNKS + 1

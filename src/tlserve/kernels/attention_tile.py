@@ -114,8 +114,6 @@ def _emit_mixing(b: Any, rows: range, vectors: int, size: int, args: Any) -> Non
     line = emit.offset(b, values, b.mul(loop.index, emit.times(b, wide, size)))
     parts = [_elements(b, emit.offset(b, line, 16 * size * vector), size) for vector in range(vectors)]
     shares = [emit.broadcast(b, emit.load(b, b.add(row, emit.times(b, loop.index, 4)), f32), LANES) for row in p_rows]
-    sums = [
-        emit.fma(b, shares[i // vectors], parts[i % vectors], before) for i, before in enumerate(loop.carried)
-    ]
+    sums = [emit.fma(b, shares[i // vectors], parts[i % vectors], before) for i, before in enumerate(loop.carried)]
     for place, value in zip(places, loop.close(sums), strict=True):
         emit.store(b, place, value)

@@ -13,7 +13,7 @@ import numpy as np
 from tlserve.kernels.float_tile import FLOAT16, FLOAT32
 from tlserve.kernels.jit import Kernel, jit
 from tlserve.kernels.memory import float_of_bits, get_f16, get_f32, get_i32, get_u8, get_u16, put_f32
-from tlserve.kernels.quant_tile import BLOCK, SCALES_ONLY, TWO_SCALES
+from tlserve.kernels.quant_tile import BLOCK, SCALES_ONLY, TWO_SCALES, WITH_MINIMUMS
 from tlserve.kernels.tape import EXTENT, ROWS_PER_TILE, TOKENS
 
 (
@@ -45,17 +45,17 @@ def embed_quantised(op: Any, step: Any, tile: int, _member: int) -> None:
                 other = _factor(factors, BLOCK + token % BLOCK, op[HALF])
             for i in range(32):
                 weight = np.float32(_weight(record, token % BLOCK, i, op[BITS]))
-                if op[FACTORS] == TWO_SCALES:
-                    value = weight * (scale if i < 16 else other)
-                else:
-                    value = weight * scale + other
+                second = op[FACTORS] == TWO_SCALES and i >= 16
+                value = weight * (other if second else scale)
+                if op[FACTORS] == WITH_MINIMUMS:
+                    value += other
                 put_f32(result + 4 * i, value * float_of_bits(op[SCALE]))
             record += op[RECORD]
 
 
 @jit
 def _factor(factors: int, index: int, half: int) -> np.float32:
-    return get_f16(factors + 2 * index) if half != 0 else get_f32(factors + 4 * index)
+    return get_f16(factors + 2 * index) if half != 0 else np.float32(get_f32(factors + 4 * index))
 
 
 @jit
@@ -65,8 +65,8 @@ def _weight(record: int, row: int, i: int, bits: int) -> int:
     pair, parity = i // 2, i % 2
     lane = record + 64 * (pair // fields) + 4 * row + 2 * parity
     if bits == 4:
-        return get_u16(lane) >> (4 * (pair % fields)) & 15
-    return (get_u8(lane + pair % fields) ^ 128) - 128
+        return int(get_u16(lane) >> (4 * (pair % fields)) & 15)
+    return int((get_u8(lane + pair % fields) ^ 128) - 128)
 
 
 def embed_floats(op: Any, step: Any, tile: int, _member: int) -> None:
@@ -84,10 +84,10 @@ def embed_floats(op: Any, step: Any, tile: int, _member: int) -> None:
 @jit
 def _float(address: int, kind: int) -> np.float32:
     if kind == FLOAT32:
-        return get_f32(address)
+        return np.float32(get_f32(address))
     if kind == FLOAT16:
         return get_f16(address)
-    return float_of_bits(get_u16(address) << 16)
+    return np.float32(float_of_bits(get_u16(address) << 16))
 
 
 EMBED_QUANTISED = Kernel(embed_quantised)

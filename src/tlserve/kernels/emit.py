@@ -8,10 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core.cgutils import get_or_insert_function
 
 f16, f32 = ir.HalfType(), ir.FloatType()
 i8, i16, i32, i64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+
+
+declare: Any = get_or_insert_function
+"""declare(module, type, name): a function of the module, declared if it is not yet."""
 
 
 def pointer(builder: Any, address: Any, kind: Any) -> Any:
@@ -63,7 +67,7 @@ def lanes(builder: Any, vector: Any, indices: list[int]) -> Any:
 def call(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
     """Call an LLVM intrinsic by its mangled name."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+    return builder.call(declare(builder.module, kind, name), arguments)
 
 
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
@@ -74,7 +78,7 @@ def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 def prefetch(builder: Any, address: Any, *, locality: int) -> None:
     """Ask for a cache line to be read; locality 3: into the nearest cache, 2: into the second."""
     kind = ir.FunctionType(ir.VoidType(), [i8.as_pointer(), i32, i32, i32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    function = declare(builder.module, kind, "llvm.prefetch.p0")
     builder.call(function, [pointer(builder, address, i8), i32(0), i32(locality), i32(1)])
 
 

@@ -19,7 +19,10 @@ from numba.extending import intrinsic
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KERNEL_SIGNATURE = types.void(types.CPointer(types.int64), types.CPointer(types.int64), types.int64, types.int64)
+_numba: Any = types
+_RECORD = _numba.CPointer(types.int64)
+
+KERNEL_SIGNATURE = _numba.void(_RECORD, _RECORD, types.int64, types.int64)
 """kernel(op, step, tile, member): the operation's record, the step's numbers, which tile of the work to do, and which
 member of the team does it."""
 
@@ -57,7 +60,7 @@ class Kernel:
 
     def compile(self) -> CompiledKernel:
         """Compile it, or load it from the cache on disk: seconds, or milliseconds."""
-        return CompiledKernel(cfunc(KERNEL_SIGNATURE, nopython=True, cache=True, error_model="numpy")(self.function))
+        return CompiledKernel(cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")(self.function))
 
 
 @frozen(eq=False)

@@ -13,6 +13,8 @@ biased keys. A block of ``block_size`` tokens is ceil(block_size / 16) chunks; a
 Invariant: what lies behind a sequence's context is finite or multiplied by an exact zero.
 """
 
+# ruff: noqa: PLR0917  compiled code calls by position
+
 from __future__ import annotations
 
 from typing import Any
@@ -142,7 +144,7 @@ def _row_scale(x: int, wide: int) -> np.float32:
         part = load(x + 4 * i)
         peaks = greater(absolute(part), peaks)
         poison = poison + part * splat(np.float32(0.0))
-    return highest(peaks) / LEVELS + total(poison)
+    return np.float32(highest(peaks) / LEVELS + total(poison))
 
 
 @jit

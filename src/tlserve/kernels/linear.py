@@ -6,6 +6,8 @@ cache while those tokens pass, the tokens in the next one. Every format is a ker
 Invariant: see `quant_tile` and `float_tile`: a row's result does not depend on its company.
 """
 
+# ruff: noqa: PLR0917  compiled code calls by position
+
 from __future__ import annotations
 
 from typing import Any
@@ -87,46 +89,57 @@ def _float_linear(op: Any, step: Any, tile: int, kind: int, weight_bytes: int) -
 
 
 def linear_q4_f16_affine(op: Any, step: Any, tile: int, _member: int) -> None:
+    """4-bit weights, float16 scales and minimums."""
     _quant_linear(op, step, tile, 4, 1, 1, 320)
 
 
 def linear_q4_f32_affine(op: Any, step: Any, tile: int, _member: int) -> None:
+    """4-bit weights, float32 scales and minimums."""
     _quant_linear(op, step, tile, 4, 0, 1, 384)
 
 
 def linear_q8_f16_affine(op: Any, step: Any, tile: int, _member: int) -> None:
+    """8-bit weights, float16 scales and minimums."""
     _quant_linear(op, step, tile, 8, 1, 1, 576)
 
 
 def linear_q8_f16_scaled(op: Any, step: Any, tile: int, _member: int) -> None:
+    """8-bit weights, float16 scales."""
     _quant_linear(op, step, tile, 8, 1, 0, 544)
 
 
 def linear_q8_f16_halves(op: Any, step: Any, tile: int, _member: int) -> None:
+    """8-bit weights, float16 scales, two to a group."""
     _quant_linear(op, step, tile, 8, 1, 2, 576)
 
 
 def linear_q8_f32_affine(op: Any, step: Any, tile: int, _member: int) -> None:
+    """8-bit weights, float32 scales and minimums."""
     _quant_linear(op, step, tile, 8, 0, 1, 640)
 
 
 def linear_q8_f32_scaled(op: Any, step: Any, tile: int, _member: int) -> None:
+    """8-bit weights, float32 scales."""
     _quant_linear(op, step, tile, 8, 0, 0, 576)
 
 
 def linear_q8_f32_halves(op: Any, step: Any, tile: int, _member: int) -> None:
+    """8-bit weights, float32 scales, two to a group."""
     _quant_linear(op, step, tile, 8, 0, 2, 640)
 
 
 def linear_f32(op: Any, step: Any, tile: int, _member: int) -> None:
+    """Float32 weights."""
     _float_linear(op, step, tile, 0, 4)
 
 
 def linear_f16(op: Any, step: Any, tile: int, _member: int) -> None:
+    """Float16 weights."""
     _float_linear(op, step, tile, 1, 2)
 
 
 def linear_bf16(op: Any, step: Any, tile: int, _member: int) -> None:
+    """Bfloat16 weights."""
     _float_linear(op, step, tile, 2, 2)
 
 

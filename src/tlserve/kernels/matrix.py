@@ -1,16 +1,14 @@
-"""Weight matrices as the linear kernels read them, made from a checkpoint's tensors without losing precision.
+"""Weight matrices as the linear kernels read them, made without losing precision.
 
-    Q4_0 Q4_1 Q4_K              4-bit records, exact
-    Q5_0 Q5_1 Q5_K Q8_0 Q6_K    8-bit records, exact
-    F32, F16, BF16              float tiles of the same type
-
-unless the operator asks for rounding ("q4", "q8") or for float32. Scales are kept in half precision only where that is exact.
+Affine groups become 4-bit or 8-bit records, whose scales are in half precision only where that is exact; tensors of floats
+become float tiles of the same type. Whether a matrix is to be rounded to groups first was decided above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -20,12 +18,10 @@ from tlserve.kernels.float_tile import BFLOAT16, FLOAT16, FLOAT32
 from tlserve.kernels.jit import Kernel
 from tlserve.kernels.linear import FLOAT_KERNELS, QUANT_KERNELS
 from tlserve.kernels.pack import num_blocks, pack_floats, pack_groups
-from tlserve.kernels.quant_tile import BLOCK, Format
+from tlserve.kernels.quant_tile import BLOCK, GROUP, Format
 from tlserve.kernels.target import simd_level
-from tlserve.weights.quantize import AffineGroups, exact_groups, rounded_groups
+from tlserve.weights.quantize import AffineGroups
 from tlserve.weights.tensor import Tensor
-
-WeightFormat = Literal["auto", "q4", "q8", "f32"]
 
 CENTRES = (128, 32, 16)
 """Where 8-bit formats have their zero: Q8_0, Q6_K, Q5_0."""
@@ -61,38 +57,30 @@ class PackedMatrix:
         return FLOAT_KERNELS[self.kind] if self.form is None else QUANT_KERNELS[self.form]
 
 
-def pack_matrices(tensors: Sequence[Tensor], weights: WeightFormat) -> list[PackedMatrix]:
+def pack_matrices(sources: Sequence[AffineGroups | Tensor], *, widen: bool) -> list[PackedMatrix]:
     """Pack matrices of the same number of inputs; neighbours of one format become one matrix.
 
-    Raises:
-        UnsupportedModelError: rounding was asked for and rows are not a multiple of 32 long.
-        CheckpointError: a weight to be rounded is not finite.
-
+    ``widen``: floats of 16 bits become float32, so that everything is computed in it.
     """
-    sources = [_read(tensor, weights) for tensor in tensors]
-    runs: list[list[_Source]] = []
-    for source in sources:
-        if runs and runs[-1][0].style == source.style:
-            runs[-1].append(source)
-        else:
-            runs.append([source])
-    return [run[0].pack(run) for run in runs]
+    prepared = [
+        _centred(source) if isinstance(source, AffineGroups) else _floats_of(source, widen) for source in sources
+    ]
+    packed = []
+    for _style, run in groupby(prepared, key=lambda source: source.style):
+        members = list(run)
+        match members[0]:
+            case _Groups(style=form):
+                packed.append(_pack_groups([source.groups for source in members if isinstance(source, _Groups)], form))
+            case _Floats(style=kind):
+                packed.append(_pack_floats([source.values for source in members if isinstance(source, _Floats)], kind))
+    return packed
 
 
-def _read(tensor: Tensor, weights: WeightFormat) -> _Source:
-    if weights == "f32":
-        return _Floats(tensor.dequantize(), FLOAT32)
-    groups = exact_groups(tensor)
-    if weights == "auto" or (groups is not None and groups.group_size == 32 and groups.bits <= int(weights[1])):
-        return _floats_of(tensor) if groups is None else _centred(groups)
-    return _centred(rounded_groups(tensor, 4 if weights == "q4" else 8))
-
-
-def _floats_of(tensor: Tensor) -> _Floats:
-    """F32 as it is; 16-bit floats as they are, except where the target has no instruction that widens float16."""
-    if tensor.type_name == "BF16":
+def _floats_of(tensor: Tensor, widen: bool) -> _Floats:  # noqa: FBT001  widen has one caller
+    """As stored, where that is 16 or 32 bits and the target has an instruction that widens float16; else as float32."""
+    if tensor.type_name == "BF16" and not widen:
         return _Floats(tensor.raw.reshape(-1).view(np.uint16).reshape(tensor.shape), BFLOAT16)
-    if tensor.type_name == "F16" and simd_level() != "portable":
+    if tensor.type_name == "F16" and not widen and simd_level() != "portable":
         return _Floats(tensor.raw.reshape(-1).view(np.float16).reshape(tensor.shape), FLOAT16)
     return _Floats(tensor.dequantize(), FLOAT32)
 
@@ -123,48 +111,33 @@ def _fits_half(values: NDArray[np.float32]) -> bool:
 
 @frozen(eq=False)
 class _Groups:
+    """A matrix in affine groups, and how its records will lie."""
+
     groups: AffineGroups
-    form: Format
-
-    @property
-    def style(self) -> object:
-        return self.form
-
-    @staticmethod
-    def pack(run: Sequence[_Source]) -> PackedMatrix:
-        parts = [source.groups for source in run if isinstance(source, _Groups)]
-        form = run[0].form
-        q, scale, minimum = (
-            _stack([getattr(part, name) for part in parts]) for name in ("q", "scale", "minimum")
-        )
-        out = np.zeros((num_blocks(len(q)), q.shape[1] // 32, form.record_bytes), np.uint8)
-        pack_groups(form, q, scale, minimum, out)
-        return PackedMatrix(rows=len(q), inputs=q.shape[1], form=form, data=out)
+    style: Format
 
 
 @frozen(eq=False)
 class _Floats:
+    """A matrix of floats; ``style`` is FLOAT32, FLOAT16 or BFLOAT16."""
+
     values: NDArray[Any]
-    kind: int
-
-    @property
-    def style(self) -> object:
-        return self.kind
-
-    @property
-    def form(self) -> None:
-        return None
-
-    @staticmethod
-    def pack(run: Sequence[_Source]) -> PackedMatrix:
-        values = _stack([source.values for source in run if isinstance(source, _Floats)])
-        out = np.zeros((num_blocks(len(values)), values.shape[1], BLOCK), values.dtype)
-        pack_floats(values, out)
-        kind = next(source.kind for source in run if isinstance(source, _Floats))
-        return PackedMatrix(rows=len(values), inputs=values.shape[1], form=None, kind=kind, data=out)
+    style: int
 
 
-_Source = _Groups | _Floats
+def _pack_groups(parts: Sequence[AffineGroups], form: Format) -> PackedMatrix:
+    q = _stack([part.q for part in parts])
+    scale, minimum = _stack([part.scale for part in parts]), _stack([part.minimum for part in parts])
+    out = np.zeros((num_blocks(len(q)), q.shape[1] // GROUP, form.record_bytes), np.uint8)
+    pack_groups(form, q, scale, minimum, out)
+    return PackedMatrix(rows=len(q), inputs=q.shape[1], form=form, data=out)
+
+
+def _pack_floats(parts: Sequence[NDArray[Any]], kind: int) -> PackedMatrix:
+    values = _stack(parts)
+    out = np.zeros((num_blocks(len(values)), values.shape[1], BLOCK), values.dtype)
+    pack_floats(values, out)
+    return PackedMatrix(rows=len(values), inputs=values.shape[1], form=None, kind=kind, data=out)
 
 
 def _stack(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -91,7 +91,7 @@ def float_of_bits(_typing: Any, _bits: Any) -> Any:
 def get_f16(address: int) -> np.float32:
     """A finite float16 as float32, by its bits: a fast instruction for it is not on every processor."""
     bits = get_u16(address)
-    return float_of_bits((bits & 0x8000) << 16 | (bits & 0x7FFF) << 13) * HALF_TO_SINGLE
+    return np.float32(float_of_bits((bits & 0x8000) << 16 | (bits & 0x7FFF) << 13) * HALF_TO_SINGLE)
 
 
 @instruction

@@ -3,6 +3,8 @@
 Invariant: the squares of a row are added in sixteen lanes and one fixed tree.
 """
 
+# ruff: noqa: PLR0917  compiled code calls by position
+
 from __future__ import annotations
 
 import math
@@ -38,7 +40,7 @@ ADD_SOURCE, ADD_STRIDE, ADD_RESULT, ADD_VECTORS = range(4, 8)
 
 
 def norm(op: Any, step: Any, tile: int, _member: int) -> None:
-    """result = addend + source / rms(source) * weight, and its rounded form."""
+    """Result = addend + source / rms(source) * weight, and its rounded form."""
     first = tile * op[ROWS_PER_TILE]
     for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
         picked = get_i32(step[LOGIT_ROW_IDS] + 4 * row) if op[PICK] else row
@@ -80,7 +82,7 @@ def _scale_row(x: int, factor: np.float32, weight: int, addend: int, result: int
 
 
 def add(op: Any, step: Any, tile: int, _member: int) -> None:
-    """result += source; both have rows of whole vectors, equally far apart."""
+    """Result += source; both have rows of whole vectors, equally far apart."""
     first = tile * op[ROWS_PER_TILE]
     for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
         place = row * op[ADD_STRIDE]

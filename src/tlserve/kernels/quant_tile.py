@@ -17,6 +17,8 @@ Invariant: an output element sees the same operations in the same order whatever
 whatever the vector length; tiles decide only who shares a load.
 """
 
+# ruff: noqa: PLR0917  compiled code calls by position
+
 from __future__ import annotations
 
 from typing import Any

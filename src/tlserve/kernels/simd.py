@@ -15,9 +15,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.typing.templates import AbstractTemplate, signature
+from numba.core.typing import templates
 from numba.extending import lower_builtin, models, register_model
-from numba.core.typing.templates import infer_global
 
 from tlserve.kernels import emit
 from tlserve.kernels.emit import f32, i16, i32
@@ -35,38 +34,41 @@ EXP2_HIGHEST = 127.0
 EXP2_TERMS = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(8))
 
 
-class VectorType(types.Type):  # type: ignore[misc]  # numba publishes no types
+class VectorType(types.Type):
     """The numba type of sixteen float32 lanes."""
 
-    def __init__(self) -> None:
-        super().__init__(name="F32x16")
 
-
-F32x16 = VectorType()
+numba_type: Any = VectorType
+F32x16: Any = numba_type("F32x16")
 
 
 @register_model(VectorType)
-class VectorModel(models.PrimitiveModel):  # type: ignore[misc]  # numba publishes no types
+class VectorModel(models.PrimitiveModel):
     """An F32x16 is one LLVM vector, in registers and in memory."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, V16F)
+        base: Any = super()
+        base.__init__(manager, kind, V16F)
 
 
-class LaneByLane(AbstractTemplate):  # type: ignore[misc]  # numba publishes no types
+class LaneByLane(templates.AbstractTemplate):
     """An arithmetic operator on two F32x16 yields one."""
 
     def generic(self, args: tuple[Any, ...], _kws: Any) -> Any:
         """The signature, if both arguments are vectors."""
-        return signature(F32x16, F32x16, F32x16) if args == (F32x16, F32x16) else None
+        return F32x16(F32x16, F32x16) if args == (F32x16, F32x16) else None
+
+
+register_type: Any = templates.infer_global
+register_code: Any = lower_builtin
 
 
 def _register(python_operator: Any, method: str) -> None:
-    infer_global(python_operator)(type(f"Vector_{method}", (LaneByLane,), {"key": python_operator}))
-
-    @lower_builtin(python_operator, F32x16, F32x16)
     def lower(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return getattr(builder, method)(*args)
+
+    register_type(python_operator)(type(f"Vector_{method}", (LaneByLane,), {"key": python_operator}))
+    register_code(python_operator, F32x16, F32x16)(lower)
 
 
 for _operator, _method in (

@@ -10,7 +10,7 @@ Invariant: every address on a tape belongs to an array in ``Tape.keep``, so it s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from attrs import define, field, frozen
@@ -39,6 +39,9 @@ its size; where logits go, float32 [R, padded vocabulary]."""
 
 STEP_FIELDS = 24
 
+Field: TypeAlias = int | float | NDArray[Any] | None
+"""A number, a float32, an array that stands for its address, or nothing (0)."""
+
 
 @frozen(kw_only=True, eq=False)
 class Op:
@@ -56,7 +59,7 @@ class Op:
     extent: int
     rows_per_tile: int
     parts: int = 1
-    fields: tuple[int | float | NDArray[Any] | None, ...]
+    fields: tuple[Field, ...]
 
 
 @define(eq=False)
@@ -68,7 +71,9 @@ class Tape:
     def add(self, op: Op) -> None:
         """Append an operation."""
         if len(op.fields) > OP_FIELDS - FIRST_OWN:
-            raise ValueError(f"an operation has {len(op.fields)} fields of its own; at most {OP_FIELDS - FIRST_OWN} fit")
+            raise ValueError(
+                f"an operation has {len(op.fields)} fields of its own; at most {OP_FIELDS - FIRST_OWN} fit"
+            )
         self._ops.append(op)
 
     def freeze(self) -> FrozenTape:
@@ -88,12 +93,12 @@ class FrozenTape:
     keep: tuple[Op, ...]
 
 
-def _word(value: int | float | NDArray[Any] | None) -> int:
+def _word(value: float | NDArray[Any] | None) -> int:
     """A field as int64: a number, the bits of a float32, an array's address, or 0 for nothing."""
     if value is None:
         return 0
-    if isinstance(value, float):
-        return int(np.float32(value).view(np.int32))
+    if isinstance(value, np.ndarray):
+        return int(value.ctypes.data)
     if isinstance(value, int):
         return value
-    return int(value.ctypes.data)
+    return int(np.float32(value).view(np.int32))

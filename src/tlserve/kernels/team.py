@@ -20,23 +20,25 @@ Invariant: a claim succeeds only while TASK is unchanged since OP and STEP were 
 operation. Which member runs a tile never changes the tile's result.
 """
 
+# ruff: noqa: PLR0917  compiled code calls by position
+
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
 from tlserve.kernels import atomics
+from tlserve.kernels.buffers import CACHE_LINE, aligned_zeros
 from tlserve.kernels.jit import jit
 from tlserve.kernels.tape import EXTENT, KERNEL, OP_FIELDS, PARTS, ROWS_PER_TILE, FrozenTape
 
-LINE = 64
-TASK, DONE, BELL, ASLEEP, WAITING, OP, STEP, STOP = (LINE * i for i in range(8))
+TASK, DONE, BELL, ASLEEP, WAITING, OP, STEP, STOP = (CACHE_LINE * i for i in range(8))
 """Byte offsets of the shared words."""
 
 NEXT_TILE = 1 << 16
@@ -138,7 +140,9 @@ class Team:
     """
 
     size: int
-    _words: NDArray[np.int64] = field(factory=lambda: aligned_zeros(LINE, np.int64), init=False, repr=False)
+    _words: NDArray[np.int64] = field(
+        factory=lambda: aligned_zeros(8 * CACHE_LINE // 8, np.int64), init=False, repr=False
+    )
     _farewell: weakref.finalize[..., Team] | None = field(default=None, init=False, repr=False)
 
     def play(self, tape: FrozenTape, step: NDArray[np.int64], *, first: int, stop: int) -> None:
@@ -148,8 +152,9 @@ class Team:
         play(int(self._words.ctypes.data), tape.records.ctypes.data, first, stop, step.ctypes.data, self.size)
 
     def close(self) -> None:
-        """Send the helpers home and wait for them. No tape may be playing. May be called twice; happens by itself when
-        the team is forgotten or the interpreter ends.
+        """Send the helpers home and wait for them; no tape may be playing.
+
+        May be called twice. Happens by itself when the team is forgotten or the interpreter ends.
         """
         if self._farewell is not None:
             self._farewell()
@@ -196,29 +201,13 @@ def team_size(wanted: int | None) -> int:
 
 
 def _cgroup_cpus() -> int:
-    """Whole processors of the cgroup's CPU quota (v2, then v1), at least 1; no limit reads as a large number."""
+    """Whole processors of the cgroup's CPU quota (v2, then v1), at least 1; no quota reads as a large number."""
     try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
-        return _cgroup1_cpus()
-    return MOST_TILES if quota == "max" else max(1, int(quota) // int(period))
-
-
-def _cgroup1_cpus() -> int:
-    try:
-        with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") as file:
-            quota = int(file.read())
-        with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
-            period = int(file.read())
-    except (OSError, ValueError):
-        return MOST_TILES
-    return max(1, quota // period) if quota > 0 else MOST_TILES
-
-
-def aligned_zeros(count: int, kind: Any) -> NDArray[Any]:
-    """Zeros that begin on a cache line."""
-    size = np.dtype(kind).itemsize
-    raw = np.zeros(count * size + LINE, np.uint8)
-    start = -raw.ctypes.data % LINE
-    return raw[start : start + count * size].view(kind)
+        try:
+            quota, period = (Path(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        except OSError:
+            return MOST_TILES
+    limited = quota != "max" and int(quota) > 0
+    return max(1, int(quota) // int(period)) if limited else MOST_TILES

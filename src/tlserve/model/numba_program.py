@@ -8,19 +8,20 @@ here and nowhere in the kernels' loops.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, field
 from numpy.typing import NDArray
 
 from tlserve.kernels import activation, attention, embedding, kv, linear, norm
+from tlserve.kernels.buffers import RowBuffer, padded
 from tlserve.kernels.jit import CompiledKernel, Kernel
 from tlserve.kernels.matrix import PackedMatrix
 from tlserve.kernels.simd import LOG2_E
-from tlserve.kernels.tape import LOGIT_ROWS, QUERY_TILES, ROWS, SPLIT_ROWS, FrozenTape, Op, Tape
-from tlserve.kernels.team import aligned_zeros
+from tlserve.kernels.tape import LOGIT_ROWS, QUERY_TILES, ROWS, SPLIT_ROWS, Field, FrozenTape, Op, Tape
 from tlserve.model.hparams import HParams
+from tlserve.model.numba_weights import FusedLinear, PackedLayer, PackedWeights
 
 Float32Array = NDArray[np.float32]
 
@@ -36,84 +37,13 @@ QUERY_ROWS = 32
 """Query rows (tokens x heads of a group) that attention aims at in a tile."""
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class FusedLinear:
-    """Linears of one input, side by side: matrices from top to bottom, and a bias over all their rows."""
-
-    matrices: Sequence[PackedMatrix]
-    bias: Float32Array | None
-
-
-@frozen(kw_only=True, eq=False, repr=False)
-class PackedLayer:
-    """One decoder layer; norm weights are padded to whole vectors; norms that the model lacks are None."""
-
-    attention_norm: Float32Array
-    qkv: FusedLinear
-    q_norm: Float32Array | None
-    k_norm: Float32Array | None
-    out: FusedLinear
-    attention_post_norm: Float32Array | None
-    mlp_norm: Float32Array
-    gate_up: FusedLinear
-    down: FusedLinear
-    mlp_post_norm: Float32Array | None
-
-
-@frozen(kw_only=True, eq=False, repr=False)
-class PackedWeights:
-    """The whole model; ``lm_head`` is the embedding itself where the two are tied."""
-
-    embedding: PackedMatrix
-    layers: tuple[PackedLayer, ...]
-    final_norm: Float32Array
-    lm_head: FusedLinear
-
-
-def padded(size: int, step: int = 16) -> int:
-    """Size rounded up to whole steps."""
-    return -(-size // step) * step
-
-
-@frozen(eq=False, repr=False)
-class RowBuffer:
-    """Rows that pass from one operation to the next: float32, and where an integer linear follows, rounded too."""
-
-    floats: Float32Array  # (rows, padded size + 16); zeros beyond size
-    size: int
-    quantised: NDArray[np.int16] | None  # (rows, groups * 32)
-    scales: Float32Array | None  # (rows, 2, groups)
-
-    @classmethod
-    def allocate(cls, rows: int, size: int, consumers: Sequence[FusedLinear]) -> RowBuffer:
-        """Room for ``rows`` rows that ``consumers`` read."""
-        # A spare vector behind each row: a matrix's last block may be wider than what is left of the row.
-        width = padded(size) + 16
-        floats = aligned_zeros(rows * width, np.float32).reshape(rows, width)
-        if not any(matrix.form for linear_ in consumers for matrix in linear_.matrices):
-            return cls(floats, size, None, None)
-        groups = size // 32
-        quantised = aligned_zeros(rows * groups * 32, np.int16).reshape(rows, -1)
-        return cls(floats, size, quantised, aligned_zeros(rows * 2 * groups, np.float32).reshape(rows, 2, -1))
-
-    @property
-    def stride(self) -> int:
-        """Bytes from row to row."""
-        return int(self.floats.strides[0])
-
-    @property
-    def groups(self) -> int:
-        """Groups of a rounded row."""
-        return self.size // 32
-
-
 @define(eq=False, repr=False)
 class Program:
     """The tape of a model for at most ``rows`` rows in a step; see `tape` for what a step holds."""
 
     hparams: HParams
     weights: PackedWeights
-    kernels: dict[Kernel, CompiledKernel]
+    kernels: Mapping[Kernel, CompiledKernel]
     ropes: Sequence[tuple[Float32Array, Float32Array]]
     rows: int
     members: int
@@ -140,14 +70,17 @@ class Program:
     def write(self) -> tuple[FrozenTape, Float32Array]:
         """The tape, and the buffer of final-normed rows [rows, padded hidden], which all but its last operations fill."""
         hparams, weights = self.hparams, self.weights
-        first = weights.layers[0]
-        hidden = RowBuffer.allocate(self.rows, hparams.hidden_size, [])
-        normed = RowBuffer.allocate(self.rows, hparams.hidden_size, [first.qkv, first.gate_up, weights.lm_head])
-        qkv = RowBuffer.allocate(self.rows, hparams.query_size + 2 * hparams.kv_size, [])
-        mixed = RowBuffer.allocate(self.rows, hparams.query_size, [layer.out for layer in weights.layers])
-        gated = RowBuffer.allocate(self.rows, hparams.intermediate_size, [layer.down for layer in weights.layers])
-        gate_up = RowBuffer.allocate(self.rows, 2 * hparams.intermediate_size, [])
-        branch = RowBuffer.allocate(self.rows, hparams.hidden_size, [])
+        normed_for = [weights.lm_head, *(part for layer in weights.layers for part in (layer.qkv, layer.gate_up))]
+        hidden = RowBuffer.allocate(self.rows, hparams.hidden_size)
+        normed = RowBuffer.allocate(self.rows, hparams.hidden_size, rounded=_any_rounds(normed_for))
+        qkv = RowBuffer.allocate(self.rows, hparams.query_size + 2 * hparams.kv_size)
+        out_rounds, down_rounds = (
+            _any_rounds([getattr(layer, name) for layer in weights.layers]) for name in ("out", "down")
+        )
+        mixed = RowBuffer.allocate(self.rows, hparams.query_size, rounded=out_rounds)
+        gate_up = RowBuffer.allocate(self.rows, 2 * hparams.intermediate_size)
+        gated = RowBuffer.allocate(self.rows, hparams.intermediate_size, rounded=down_rounds)
+        branch = RowBuffer.allocate(self.rows, hparams.hidden_size)
         self._embed(hidden)
         for number, layer in enumerate(weights.layers):
             self._norm(hidden, layer.attention_norm, normed)
@@ -175,7 +108,7 @@ class Program:
         """Elements of a row of logits, whole blocks."""
         return padded(self.hparams.vocab_size)
 
-    def _add(self, kernel: Kernel, extent: int, rows_per_tile: int, parts: int, *fields: object) -> None:
+    def _add(self, kernel: Kernel, extent: int, rows_per_tile: int, parts: int, *fields: Field) -> None:
         self._tape.add(
             Op(
                 kernel=self.kernels[kernel],
@@ -189,7 +122,7 @@ class Program:
     def _embed(self, result: RowBuffer) -> None:
         table, scale = self.weights.embedding, float(np.float32(self.hparams.embedding_scale))
         form = table.form
-        fields: tuple[object, ...] = (table.data, table.depth, result.floats, result.stride, scale)
+        fields: tuple[Field, ...] = (table.data, table.depth, result.floats, result.stride, scale)
         if form is None:
             self._add(embedding.EMBED_FLOATS, ROWS, TOKENS_PER_TILE, 1, *fields, table.kind)
         else:
@@ -245,7 +178,7 @@ class Program:
         first_row = 0
         for matrix in fused.matrices:
             place = 0 if result is None else result.floats.ctypes.data + 4 * first_row
-            addend: tuple[object, int, int] = (np.zeros(16, np.float32), 0, 0)
+            addend: tuple[Field, int, int] = (np.zeros(16, np.float32), 0, 0)
             if residual is not None:
                 addend = (residual.floats, residual.stride, 64)
             elif fused.bias is not None:
@@ -356,16 +289,37 @@ class Program:
         if post_norm is not None:
             self._norm(branch, post_norm, hidden, addend=hidden)
         else:
-            self._add(norm.ADD, ROWS, TOKENS_PER_TILE, 1, branch.floats, branch.stride, hidden.floats, padded(hidden.size) // 16)
+            self._add(
+                norm.ADD,
+                ROWS,
+                TOKENS_PER_TILE,
+                1,
+                branch.floats,
+                branch.stride,
+                hidden.floats,
+                padded(hidden.size) // 16,
+            )
 
     def _cap(self, cap: float) -> None:
         fields = (float(np.float32(cap)), self.logit_stride // 16, 4 * self.logit_stride)
         self._add(activation.CAP_LOGITS, LOGIT_ROWS, 1, 1, *fields)
 
 
+def _any_rounds(linears: Sequence[FusedLinear]) -> bool:
+    return any(fused.rounds_inputs for fused in linears)
+
+
 def kernels_of(hparams: HParams, weights: PackedWeights) -> list[Kernel]:
     """The kernels that a model's tape needs."""
-    needed = [norm.NORM, kv.STORE_KV, attention.ATTEND, attention.MERGE, activation.GATE_ROWS, norm.ROUND_ROWS, norm.ADD]
+    needed = [
+        norm.NORM,
+        kv.STORE_KV,
+        attention.ATTEND,
+        attention.MERGE,
+        activation.GATE_ROWS,
+        norm.ROUND_ROWS,
+        norm.ADD,
+    ]
     needed.append(embedding.EMBED_FLOATS if weights.embedding.form is None else embedding.EMBED_QUANTISED)
     fused = [weights.lm_head]
     for layer in weights.layers:

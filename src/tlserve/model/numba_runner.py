@@ -7,15 +7,16 @@ Invariant: the bits of a row's logits depend on its own sequence only: not on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, field
 from numpy.typing import NDArray
 
 from tlserve.kernels import attention, kv
+from tlserve.kernels.buffers import aligned_zeros, padded
 from tlserve.kernels.jit import CompiledKernel, Kernel
-from tlserve.kernels.matrix import PackedMatrix, WeightFormat, pack_matrices
+from tlserve.kernels.plan import plan_attention
 from tlserve.kernels.tape import (
     BLOCK_TABLES,
     KV_LAYER_BYTES,
@@ -39,18 +40,12 @@ from tlserve.kernels.tape import (
     FrozenTape,
 )
 from tlserve.kernels.target import describe_target
-from tlserve.kernels.team import Team, aligned_zeros, team_size
+from tlserve.kernels.team import Team, team_size
 from tlserve.model.batch import ForwardBatch, check_text
 from tlserve.model.hparams import HParams
-from tlserve.model.inventory import EMBEDDING, FINAL_NORM, LM_HEAD, layer_tensor
-from tlserve.model.numba_program import (
-    FusedLinear,
-    PackedLayer,
-    PackedWeights,
-    Program,
-    kernels_of,
-    padded,
-)
+from tlserve.model.matrix_format import WeightFormat
+from tlserve.model.numba_program import Program, kernels_of
+from tlserve.model.numba_weights import PackedWeights, pack_weights
 from tlserve.model.runner import Capacity, ReportProgress
 from tlserve.weights.tensor import Tensor
 
@@ -63,20 +58,15 @@ MOST_PARTIALS = 1024
 """Partials of lone rows with a long context that a step may spread over tiles."""
 
 
-def kv_bytes_per_block(
-    hparams: HParams, tensors: Mapping[str, Tensor], weights: WeightFormat, *, block_size: int
-) -> int:
-    """Bytes that one block takes over all layers, known before the weights are packed."""
-    return hparams.num_layers * _layer_block_bytes(hparams, block_size, kv_element(tensors, weights))
+def kv_bytes_per_block(hparams: HParams, block_size: int, element: int = 2) -> int:
+    """Bytes that one block takes over all layers; for ``element`` see `kv_element`."""
+    return hparams.num_layers * _layer_block_bytes(hparams, block_size, element)
 
 
 def kv_element(tensors: Mapping[str, Tensor], weights: WeightFormat) -> int:
     """Bytes of a stored key's or value's element: 4 (float32) where all weights are float32, else 2 (scaled int16)."""
-    if weights == "auto":
-        plain = all(tensor.type_name == "F32" for tensor in tensors.values())
-    else:
-        plain = weights == "f32"
-    return 4 if plain else 2
+    as_stored = weights == "auto" and all(tensor.type_name == "F32" for tensor in tensors.values())
+    return 4 if as_stored or weights == "f32" else 2
 
 
 def _layer_block_bytes(hparams: HParams, block_size: int, element: int) -> int:
@@ -138,7 +128,7 @@ class NumbaRunner:
     @property
     def kv_bytes_per_block(self) -> int:
         """Bytes of KV that one block holds over all layers."""
-        return self.hparams.num_layers * _layer_block_bytes(self.hparams, self.block_size, self.kv_element)
+        return kv_bytes_per_block(self.hparams, self.block_size, self.kv_element)
 
     def close(self) -> None:
         """End the helper threads; the runner can still be used, and starts them again."""
@@ -212,7 +202,13 @@ class NumbaRunner:
         keep = [
             np.ascontiguousarray(array, dtype=np.int32)
             for array in (
-                batch.tokens, batch.positions, sequence_of_row, batch.block_tables, batch.logit_rows, tiles, splits,
+                batch.tokens,
+                batch.positions,
+                sequence_of_row,
+                batch.block_tables,
+                batch.logit_rows,
+                tiles,
+                splits,
             )
         ]
         addresses = [array.ctypes.data for array in keep]
@@ -226,7 +222,7 @@ class NumbaRunner:
         return step, keep
 
     def _plan(self, batch: ForwardBatch) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        return attention.plan(
+        return plan_attention(
             batch.query_start.tolist(),
             batch.context_len.tolist(),
             tokens_per_tile=self._program.query_tokens,
@@ -251,10 +247,10 @@ def load_numba_runner(
     ``report`` hears the share that is done and may raise to stop. ``title`` begins the description.
 
     Raises:
-        UnsupportedModelError, CheckpointError: see `kernels.matrix.pack_matrices`.
+        UnsupportedModelError, CheckpointError: see `matrix_format.matrix_groups`.
 
     """
-    packed = _Packer(tensors, hparams, weights).pack(lambda share: report(0.7 * share))
+    packed = pack_weights(tensors, hparams, weights, report=lambda share: report(0.7 * share))
     kernels: dict[Kernel, CompiledKernel] = {}
     needed = kernels_of(hparams, packed)
     for number, kernel in enumerate(needed):
@@ -273,67 +269,3 @@ def load_numba_runner(
     runner.run_once([0])
     report(1.0)
     return runner
-
-
-@frozen
-class _Packer:
-    """Takes tensors out of a checkpoint and packs them."""
-
-    tensors: Mapping[str, Tensor]
-    hparams: HParams
-    weights: WeightFormat
-
-    def pack(self, report: ReportProgress) -> PackedWeights:
-        tied = self.hparams.tied_embeddings
-        # A separate embedding is only looked up and never rounded.
-        report(0.0)
-        embedding = pack_matrices([self.tensors[EMBEDDING]], self.weights if tied else "auto")
-        lm_head = embedding if tied else pack_matrices([self.tensors[LM_HEAD]], self.weights)
-        layers = []
-        for number in range(self.hparams.num_layers):
-            report((number + 1) / (self.hparams.num_layers + 1))
-            layers.append(self.layer(number))
-        return PackedWeights(
-            embedding=embedding[0],
-            layers=tuple(layers),
-            final_norm=self.norm(FINAL_NORM),
-            lm_head=FusedLinear(matrices=lm_head, bias=None),
-        )
-
-    def layer(self, number: int) -> PackedLayer:
-        hparams, sandwich = self.hparams, self.hparams.sandwich_norms
-
-        def norm(name: str) -> Float32Array:
-            return self.norm(layer_tensor(number, f"{name}.weight"))
-
-        def linear(*names: str, bias: bool) -> FusedLinear:
-            return self.linear([layer_tensor(number, name) for name in names], bias=bias)
-
-        return PackedLayer(
-            attention_norm=norm("input_layernorm"),
-            qkv=linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", bias=hparams.qkv_bias),
-            q_norm=norm("self_attn.q_norm") if hparams.qk_norm else None,
-            k_norm=norm("self_attn.k_norm") if hparams.qk_norm else None,
-            out=linear("self_attn.o_proj", bias=hparams.out_bias),
-            attention_post_norm=norm("post_attention_layernorm") if sandwich else None,
-            mlp_norm=norm("pre_feedforward_layernorm" if sandwich else "post_attention_layernorm"),
-            gate_up=linear("mlp.gate_proj", "mlp.up_proj", bias=hparams.mlp_bias),
-            down=linear("mlp.down_proj", bias=hparams.mlp_bias),
-            mlp_post_norm=norm("post_feedforward_layernorm") if sandwich else None,
-        )
-
-    def norm(self, name: str) -> Float32Array:
-        """A norm's weight as it is multiplied with, in whole vectors."""
-        return _padded(self.tensors[name].dequantize() + np.float32(self.hparams.norm_offset))
-
-    def linear(self, names: Sequence[str], *, bias: bool) -> FusedLinear:
-        matrices = pack_matrices([self.tensors[f"{name}.weight"] for name in names], self.weights)
-        biases = [self.tensors[f"{name}.bias"].dequantize() for name in names] if bias else []
-        return FusedLinear(matrices=matrices, bias=_padded(np.concatenate(biases)) if biases else None)
-
-
-def _padded(values: Float32Array) -> Float32Array:
-    """Values with zeros behind them: up to whole vectors, and one more."""
-    out = aligned_zeros(padded(len(values)) + 16, np.float32)
-    out[: len(values)] = values
-    return out

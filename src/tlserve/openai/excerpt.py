@@ -17,7 +17,7 @@ def excerpt(text: str) -> str:
 
 
 def describe(value: object) -> str:
-    """A JSON value as an error message names it: ``the number 5``, ``a list of 3``, ``'wizard'``."""
+    """A JSON value as an error message names it: ``5``, ``a list of 3``, ``'wizard'``."""
     match value:
         case None:
             return "null"

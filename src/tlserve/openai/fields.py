@@ -48,7 +48,7 @@ class FieldProblem(TlserveError):
 
 
 def wrong_type(wanted: str, value: object) -> FieldProblem:
-    """``must be a string, not the number 5``, said of whatever field it is."""
+    """``must be a string, not 5``, said of whatever field it is."""
     return FieldProblem(f"must be {wanted}, not {describe(value)}", "invalid_type")
 
 

@@ -20,8 +20,3 @@ def to_json(value: object) -> str:
     """
     text = _ENCODER.encode(value)
     return text if text.isascii() else text.translate(_SEPARATORS)
-
-
-def to_json_bytes(value: object) -> bytes:
-    """The body of a response."""
-    return to_json(value).encode()

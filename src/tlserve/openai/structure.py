@@ -8,6 +8,7 @@ is no object or no list, treats null as absent, and turns cattrs' nested excepti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar, get_args
 
 import attrs
@@ -52,7 +53,8 @@ def rule_of(annotation: Any) -> Rule[Any] | None:
     return next((extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, Rule)), None)
 
 
-def rules_of(cls: Any) -> dict[str, Rule[Any] | None]:
+@cache
+def rules_of(cls: Any) -> Mapping[str, Rule[Any] | None]:
     """The rule of each attribute of an attrs class; None for members that are objects themselves."""
     return {attribute.name: rule_of(attribute.type) for attribute in attrs.fields(attrs.resolve_types(cls))}
 

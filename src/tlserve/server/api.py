@@ -48,7 +48,7 @@ class Api:
         """
         if self.engine.failure is not None:
             raise internal("the engine has failed and this process is about to exit; try another replica")
-        if self.shutdown.is_draining:
+        if self.shutdown.is_refusing:
             raise draining()
         if self.engine.model is None:
             raise loading(self.engine.progress.phase.value)

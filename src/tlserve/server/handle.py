@@ -35,18 +35,19 @@ def run(config: ServeConfig, *, load: Loader = load_engine) -> None:
         raise first_of(group) from None
 
 
-def spawn(config: ServeConfig, *, wait: bool = True) -> ServerHandle:
+def spawn(config: ServeConfig, *, wait: bool = True, load: Loader = load_engine) -> ServerHandle:
     """Serve in a thread of its own; signals are left to the caller's process.
 
     Args:
         config: what to serve.
         wait: return when the model is loaded; else as soon as the addresses are known, while it loads.
+        load: how to get from the configuration to an engine.
 
     Raises:
         ListenError: an address cannot be bound.
         StartupError: the model cannot be loaded (with ``wait``; else ``join`` raises it).
     """
-    handle = ServerHandle(attrs.evolve(config, handle_signals=False))
+    handle = ServerHandle(attrs.evolve(config, handle_signals=False), load)
     if wait:
         handle.wait_ready()
     return handle
@@ -63,14 +64,14 @@ class ServerHandle:
     http_addr: str
     health_addr: str
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeConfig, load: Loader) -> None:
         self._error: BaseException | None = None
         self._bound = threading.Event()
         self._settled = threading.Event()
         self._is_ready = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._shutdown: Shutdown | None = None
-        self._thread = threading.Thread(target=self._run, args=(config,), name="tlserve", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(config, load), name="tlserve", daemon=True)
         self._thread.start()
         self._bound.wait()
         if self._token is None:
@@ -107,18 +108,18 @@ class ServerHandle:
         if self._error is not None:
             raise self._error
 
-    def _run(self, config: ServeConfig) -> None:
+    def _run(self, config: ServeConfig, load: Loader) -> None:
         try:
-            trio.run(self._serve, config, strict_exception_groups=True)
+            trio.run(self._serve, config, load, strict_exception_groups=True)
         except BaseException as error:  # noqa: BLE001  (raised again by join)
             self._error = first_of(error) if isinstance(error, BaseExceptionGroup) else error
         finally:
             self._bound.set()
             self._settled.set()
 
-    async def _serve(self, config: ServeConfig) -> None:
+    async def _serve(self, config: ServeConfig, load: Loader) -> None:
         self._shutdown = Shutdown()
-        await serve(config, self._shutdown, on_bound=self._set_bound, on_ready=self._set_ready)
+        await serve(config, self._shutdown, on_bound=self._set_bound, on_ready=self._set_ready, load=load)
 
     def _set_bound(self, addresses: Addresses) -> None:
         self.http_addr, self.health_addr = addresses.api, addresses.health

