@@ -24,7 +24,7 @@ def survivors(row: NDArray[np.float32], params: SamplingParams) -> list[int]:
     if params.top_p < 1.0:
         order = sorted(order, key=lambda token: (-weights[token], token))
         target = params.top_p * math.fsum(weights[order].tolist())
-        reached = [math.fsum(weights[order[: n + 1]].tolist()) >= target * (1 - 1e-12) for n in range(len(order))]
+        reached = [math.fsum(weights[order[: n + 1]].tolist()) >= target * (1 + 1e-12) for n in range(len(order))]
         order = order[: reached.index(True) + 1]
     return sorted(token for token in order if weights[token] > 0)
 

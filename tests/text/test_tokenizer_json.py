@@ -190,3 +190,15 @@ def test_normalizers_are_the_files_own() -> None:
     tokenizer = from_tokenizer_json(data_of(library), add_bos=False)
     for parse_special in (True, False):
         assert tokenizer.decode(tokenizer.encode("THE", parse_special=parse_special)) == "the"
+
+
+def test_a_message_cannot_reach_a_control_token_through_a_normalizer() -> None:
+    """Full-width brackets that Unicode's NFKC turns into plain ones stay text, while the template's own token is one."""
+    library = byte_level_library()
+    library.normalizer = normalizers.NFKC()
+    library.add_special_tokens([AddedToken("<|turn|>", special=True, normalized=True)])
+    tokenizer = from_tokenizer_json(data_of(library), add_bos=False)
+    turn = tokenizer.special_tokens["<|turn|>"]
+    ids = tokenizer.encode_rendered(Rendered("<|turn|>a\uff1c|turn|\uff1e", "\ufdd0"))
+    assert ids.count(turn) == 1
+    assert tokenizer.decode(ids) == "a<|turn|>"

@@ -20,13 +20,13 @@ from tlserve.openai.errors import (
     unknown_path,
 )
 from tlserve.openai.headers import IGNORED, ignored_header
-from tlserve.openai.jsontext import to_json_bytes
+from tlserve.openai.jsontext import to_json
 from tlserve.server.log import log_failure
 
 
 def json_response(document: object, *, status: int = 200) -> Response:
     """A document as compact UTF-8 JSON."""
-    return Response(to_json_bytes(document), status, content_type="application/json")
+    return Response(to_json(document).encode(), status, content_type="application/json")
 
 
 def error_response(error: ApiError) -> Response:

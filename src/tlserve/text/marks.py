@@ -27,7 +27,7 @@ class Marker:
 
     Args:
         control: The control strings of the vocabulary. (Of one character: those cannot be told from text.)
-        literals: The string constants of the template.
+        literals: What the template may look for: its string constants, the names of attributes.
     """
 
     def __init__(self, control: Iterable[str], literals: Iterable[str]) -> None:
@@ -35,8 +35,9 @@ class Marker:
         bracketed = [string for string in control if _is_bracket(string[0]) and _is_bracket(string[-1])]
         self._first = frozenset(string[0] for string in bracketed)
         self._last = frozenset(string[-1] for string in bracketed)
-        self._literals = frozenset(literals)
-        kept = [literal for literal in self._literals if not any(_touch(literal, string) for string in control)]
+        literals = frozenset(literals)
+        self._names = frozenset(literal for literal in literals if not any(string in literal for string in control))
+        kept = [literal for literal in literals if not any(_touch(literal, string) for string in control)]
         self._brackets = re.compile(f"{any_of(kept)}|({any_of(self._first | self._last)})")
         self._words = [_word_pattern(string) for string in control if string not in bracketed]
 
@@ -70,8 +71,8 @@ class Marker:
             return (mark if bracket in self._last else "") + bracket + (mark if bracket in self._first else "")
 
         marked = self._brackets.sub(around, text)
-        # A word of the template's own, such as a role, is compared with and must not change.
-        for pattern in () if text in self._literals else self._words:
+        # A word that the template knows, such as a role or a key, is looked for and must not change.
+        for pattern in () if text in self._names else self._words:
             marked = pattern.sub(mark, marked)
         return marked
 

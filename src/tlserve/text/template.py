@@ -46,7 +46,7 @@ class Template:
     """A compiled chat template; may render in several threads at once.
 
     Attributes:
-        literals: The string constants in it: what it may look for in a message.
+        literals: What it may look for in a message: its string constants, the names of attributes.
     """
 
     def __init__(self, program: jinja2.Template, literals: frozenset[str]) -> None:
@@ -71,7 +71,7 @@ class Template:
         try:
             tree = environment.parse(source)
             _check_names(tree, environment)
-            literals = frozenset(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
+            literals = _literals(tree)
             return cls(environment.program(tree), literals)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateSyntaxError(
@@ -132,6 +132,12 @@ class Template:
         """Renders a conversation given as pairs of role and content."""
         objects = [{"role": role, "content": content} for role, content in messages]
         return self.render_chat(objects, add_generation_prompt=add_generation_prompt, bos=bos, eos=eos)
+
+
+def _literals(tree: nodes.Template) -> frozenset[str]:
+    constants = (node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
+    attributes = (node.attr for node in tree.find_all(nodes.Getattr))
+    return frozenset(constants) | frozenset(attributes)
 
 
 def _check_names(tree: nodes.Template, environment: ChatEnvironment) -> None:

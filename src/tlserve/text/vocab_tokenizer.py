@@ -45,7 +45,8 @@ class VocabTokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._special = {vocabulary.pieces[token]: token for token in sorted(vocabulary.control)}
+        pieces = vocabulary.pieces
+        self._special = {pieces[token]: token for token in sorted(vocabulary.control) if pieces[token]}
         self._finder = ControlFinder(self._special)
         self._parsing = vocabulary.library
         self._literal = _literal_twin(vocabulary.library)
@@ -85,10 +86,19 @@ class VocabTokenizer:
         """See `Tokenizer.encode_rendered`; the ids are those of the whole prompt at once wherever no message spells a control token."""
         text = without_surrogates(rendered.text)
         marked = without_surrogates(rendered.marked)
-        # The usual case: without the marks, the text spells no control token that it did not spell with them.
-        if not rendered.mark or self._finder.spelled(marked) == self._finder.spelled(text):
-            return _encode(self._parsing, text)
+        ids = _encode(self._parsing, text)
+        if not rendered.mark or self._are_own(ids, text, marked):
+            return ids
         return list(self._encode_apart(marked, rendered.mark))
+
+    def _are_own(self, ids: list[int], text: str, marked: str) -> bool:
+        """Whether all control tokens are the template's: the usual case, as few messages spell any.
+
+        The text alone does not tell: a normalizer may make a control string of what was none.
+        """
+        own = [self._special[control] for control in self._finder.split(marked)[1::2]]
+        found = [token for token in ids if token in self._vocabulary.control]
+        return found == own and self._finder.spelled(text) == self._finder.spelled(marked)
 
     def _encode_apart(self, marked: str, mark: str) -> Iterator[int]:
         """Encodes the template's control tokens, and the plain text between them, each on its own."""

@@ -34,16 +34,19 @@ def holds_model(directory: Path, source: str) -> bool:
     Raises:
         PullError: the directory holds something else, which is not to be overwritten.
     """
-    record = directory / RECORD
-    if not record.is_file():
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    names = _names(directory)  # one look: another process may put the directory in place at any time
+    if RECORD not in names:
+        if names:
             problem = "exists and was not made by a pull; empty it, or leave out the model source to use what it holds"
             raise PullError(f"{directory}: {problem}")
         return False
-    made_from, files = _read_record(record)
+    try:
+        made_from, files = _read_record(directory / RECORD)
+    except FileNotFoundError:  # another process has just set the directory aside
+        return False
     if made_from != source:
         raise PullError(f"{directory}: holds {made_from}, asked for is {source}; remove it or name another directory")
-    return all((directory / f.name).is_file() and (directory / f.name).stat().st_size == f.size for f in files)
+    return all(_has_size(directory / file.name, file.size) for file in files)
 
 
 def install(staging: Path, directory: Path, source: str, files: list[PulledFile]) -> None:
@@ -85,9 +88,9 @@ def clear(staging: Path) -> None:
 
 
 def _lock(staging: Path, attendant: Attendant) -> int:
+    """A descriptor of the staging directory that holds the lock, once it is to be had."""
     while True:
-        staging.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = _make(staging)
         try:
             if _try_lock(descriptor) and _is_same(descriptor, staging):
                 return descriptor
@@ -97,6 +100,15 @@ def _lock(staging: Path, attendant: Attendant) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _make(staging: Path) -> int:
+    """Open the directory, making it where it is not there; its last holder may take it away in between."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            staging.mkdir(parents=True)
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -111,6 +123,23 @@ def _is_same(descriptor: int, staging: Path) -> bool:
     """Whether the locked directory is still the staging one: its last holder may have moved it into place."""
     try:
         return os.path.samestat(os.fstat(descriptor), staging.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _names(directory: Path) -> list[str]:
+    """What lies in the directory; a file in its place counts as foreign content."""
+    try:
+        return [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        return [directory.name]
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
     except FileNotFoundError:
         return False
 
