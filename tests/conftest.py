@@ -5,18 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import attrs
-import httpx
 import pytest
 
-from support import Serve, Server, shift_logits, write_bigram
-from tlserve.bridge.client import Loader
-from tlserve.config import EngineConfig, ServeConfig
-from tlserve.engine.load import load_engine
-from tlserve.server.handle import spawn
+from support import Serve, shift_logits, start_server, write_bigram
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -45,30 +39,13 @@ def succ_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Start a server on free ports of the loopback interface; it is drained and joined after the test.
-
-    A test of a server that fails joins it itself, with ``is_joined=False``.
-    """
+    """Start servers for one test, as `start_server` does; they are drained and joined after it."""
     with ExitStack() as stack:
+        yield partial(start_server, stack)
 
-        def start(
-            directory: Path,
-            *,
-            engine: dict[str, Any] | None = None,
-            wait: bool = True,
-            load: Loader = load_engine,
-            is_joined: bool = True,
-            **fields: Any,
-        ) -> Server:
-            config = attrs.evolve(
-                ServeConfig.for_model(directory), engine=EngineConfig(**(engine or {})), drain_timeout_s=5.0
-            )
-            handle = spawn(attrs.evolve(config, **fields), wait=wait, load=load)
-            if is_joined:
-                stack.callback(handle.join)
-            stack.callback(handle.drain)
-            api = stack.enter_context(httpx.Client(base_url=f"http://{handle.http_addr}", timeout=60))
-            health = stack.enter_context(httpx.Client(base_url=f"http://{handle.health_addr}", timeout=60))
-            return Server(handle, api, health)
 
-        yield start
+@pytest.fixture(scope="session")
+def serve_shared() -> Iterator[Serve]:
+    """The same for servers that many tests use: they live to the end of the run."""
+    with ExitStack() as stack:
+        yield partial(start_server, stack)

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from tlserve.server.handle import ServerHandle
+from contract_check import CheckedTransport
+from tlserve.bridge.client import Loader
+from tlserve.config import EngineConfig, ServeConfig
+from tlserve.engine.load import load_engine
+from tlserve.server.handle import ServerHandle, spawn
 
 SUCC_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
@@ -40,9 +45,10 @@ Serve = Callable[..., "Server"]
 
 @attrs.frozen
 class Server:
-    """A running server and a client for each of its ports."""
+    """A running server and a client for each of its ports, which holds every answer against the API description."""
 
     handle: ServerHandle
+    model: str
     api: httpx.Client
     health: httpx.Client
 
@@ -51,16 +57,14 @@ class Server:
         """Where the openai client goes."""
         return f"http://{self.handle.http_addr}/v1"
 
-    @property
-    def model(self) -> str:
-        """The id of the served model."""
-        name: str = self.api.get("/v1/models").json()["data"][0]["id"]
-        return name
-
     def chat(self, content: str, **fields: object) -> httpx.Response:
         """POST a chat of one user message."""
         body = {"model": self.model, "messages": [{"role": "user", "content": content}], **fields}
         return self.api.post("/v1/chat/completions", json=body)
+
+    def complete(self, prompt: object, **fields: object) -> httpx.Response:
+        """POST a text completion."""
+        return self.api.post("/v1/completions", json={"model": self.model, "prompt": prompt, **fields})
 
     def metric(self, name: str) -> float:
         """The value of one series, such as ``tl_engine_kv_blocks{state="used"}``."""
@@ -68,6 +72,35 @@ class Server:
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
         raise AssertionError(f"no series {name}")
+
+
+def start_server(
+    stack: ExitStack,
+    directory: Path,
+    *,
+    engine: dict[str, Any] | None = None,
+    wait: bool = True,
+    load: Loader = load_engine,
+    is_joined: bool = True,
+    **fields: Any,
+) -> Server:
+    """Start a server on free ports of the loopback interface; ``stack`` drains and joins it.
+
+    A test of a server that fails joins it itself, with ``is_joined=False``.
+    """
+    config = attrs.evolve(ServeConfig.for_model(directory), engine=EngineConfig(**(engine or {})), drain_timeout_s=5.0)
+    config = attrs.evolve(config, **fields)
+    handle = spawn(config, wait=wait, load=load)
+    if is_joined:
+        stack.callback(handle.join)
+    stack.callback(handle.drain)
+    api, health = (stack.enter_context(checked_client(address)) for address in (handle.http_addr, handle.health_addr))
+    return Server(handle, config.model_id, api, health)
+
+
+def checked_client(address: str) -> httpx.Client:
+    """A client for ``host:port`` that holds every answer against the API description."""
+    return httpx.Client(base_url=f"http://{address}", timeout=60, transport=CheckedTransport())
 
 
 def events_of(body: str) -> list[str]:

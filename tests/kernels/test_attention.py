@@ -70,7 +70,7 @@ class Pool:
     def attend(self, start: int, stop: int) -> Floats:
         """Store rows start to stop - 1 and attend: [rows, heads, dim]."""
         shape, rows = self.shape, stop - start
-        qkv = np.ascontiguousarray(self.heads[start:stop].reshape(rows, -1))
+        qkv = self.heads[start:stop].reshape(rows, -1).copy()  # queries are turned in place
         out = np.zeros((rows, shape.heads * shape.dim), np.float32)
         wide, group = kv.padded_dim(shape.dim), shape.heads // shape.kv_heads
         most_rows = padded(shape.tokens_per_tile * group, attention.ROW_STEP)

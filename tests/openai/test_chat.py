@@ -367,6 +367,12 @@ def test_members_without_effect_are_collected_not_refused() -> None:
     assert spec.include_usage
 
 
+def test_usage_is_streamed_only_when_asked_for() -> None:
+    """Empty options, and a false one, ask for nothing."""
+    for options in ({}, {"include_usage": False}, {"include_usage": None}):
+        assert not parse_chat(body(stream=True, stream_options=options)).include_usage
+
+
 def test_an_integer_may_be_written_with_a_point() -> None:
     """JSON has one kind of number; 5.0 is an integer of JSON Schema."""
     spec = parse_chat(body(max_tokens=5.0, seed=2.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ TEXTS = st.lists(BITS, max_size=6).map("".join)
 BPE = small_bpe()
 
 
+@cache
 def renderer(template: str, tokenizer: VocabTokenizer = BPE, *, bos: str = "", eos: str = "") -> PromptRenderer:
     return PromptRenderer(Template.parse(template), tokenizer.special_tokens, bos=bos, eos=eos)
 

@@ -48,7 +48,7 @@ def _maximum(row: int, whole: int, count: int) -> tuple[np.float32, bool]:
         logits = load(row + 4 * i)
         peaks = greater(logits, peaks)
         # NaN only from NaN: -inf is brought to a finite number before it meets the zero.
-        poison = poison + greater(logits, splat(LOWEST)) * zero
+        poison = poison + greater(splat(LOWEST), logits) * zero
     maximum, nans = highest(peaks), total(poison)
     for i in range(whole, count):
         logit = get_f32(row + 4 * i)

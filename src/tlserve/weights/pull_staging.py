@@ -55,9 +55,13 @@ def install(staging: Path, directory: Path, source: str, files: list[PulledFile]
     (staging / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for name in [RECORD, *(file.name for file in files)]:
         _flush(staging / name)
-    _set_aside(directory)
+    aside = directory.parent / f".{directory.name}.old"
+    shutil.rmtree(aside, ignore_errors=True)
+    if (directory / RECORD).is_file():  # an earlier model that has become incomplete
+        directory.rename(aside)
     staging.rename(directory)  # in the place of an empty directory too
     _flush(directory.parent)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -67,7 +71,6 @@ def open_staging(directory: Path, attendant: Attendant) -> Iterator[Path]:
     What is in it afterwards stays for the next fetch to go on from.
     """
     staging = directory.parent / f".{directory.name}.pull"
-    shutil.rmtree(_aside(directory), ignore_errors=True)
     descriptor = _lock(staging, attendant)
     try:
         yield staging
@@ -134,7 +137,7 @@ def _names(directory: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except NotADirectoryError:
-        return [directory.name]
+        return [directory.name] if directory.exists() else []  # else a parent is a file, as making it will show
 
 
 def _has_size(path: Path, size: int) -> bool:
@@ -150,16 +153,6 @@ def _read_record(record: Path) -> tuple[str, list[PulledFile]]:
         return str(content["source"]), [PulledFile(**entry) for entry in content["files"]]
     except (ValueError, TypeError, KeyError) as error:
         raise PullError(f"{record}: damaged ({error}); remove the directory to fetch the model again") from error
-
-
-def _aside(directory: Path) -> Path:
-    return directory.parent / f".{directory.name}.old"
-
-
-def _set_aside(directory: Path) -> None:
-    """Move an incomplete earlier model out of the way; `open_staging` removes it."""
-    if (directory / RECORD).is_file():
-        directory.rename(_aside(directory))
 
 
 def _flush(path: Path) -> None:
