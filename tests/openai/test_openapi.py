@@ -62,7 +62,7 @@ def test_the_description_holds_together() -> None:
 
 
 def test_all_routes_are_described() -> None:
-    """Those of the mission, each with its own operation id and the errors it may answer."""
+    """Those of the API port, each with its own operation id and the errors it may answer."""
     paths = DOCUMENTS["engine"]["paths"]
     assert {(method, path) for path, methods in paths.items() for method in methods} == {
         ("post", "/v1/chat/completions"),
@@ -72,6 +72,7 @@ def test_all_routes_are_described() -> None:
         ("get", "/v1/models"),
         ("get", "/v1/models/{id}"),
         ("get", "/healthz"),
+        ("get", "/openapi.json"),
     }
     chat = paths["/v1/chat/completions"]["post"]
     assert set(chat["responses"]) >= {"200", "400", "404", "422", "429", "500", "503"}
@@ -117,6 +118,7 @@ def test_what_is_written_fits_what_is_described() -> None:
             check(name, json.loads(event.removeprefix("data: ")))
     for encoding in ("float", "base64"):
         check("EmbeddingList", embedding_list("m", [[1.0]], prompt_tokens=1, encoding=encoding))
+    check("Description", DOCUMENTS["engine"])
     check("ModelList", model_list([model_document("m", created=1, max_model_len=8)]))
     check("Tokenization", tokenization("m", [1], max_model_len=8, pieces=["a"]))
 

@@ -36,6 +36,13 @@ def test_hugging_face_folder_with_a_gguf_beside(write_gguf: Any, tiny_models: Pa
     assert open_checkpoint(tmp_path).architecture == "qwen3"
 
 
+def test_gguf_with_a_config_beside(write_gguf: Any) -> None:
+    """Repositories of GGUF files carry a config.json, which is not read."""
+    path = write_gguf()
+    (path.parent / "config.json").write_text('{"model_type": "mamba"}')
+    assert open_checkpoint(path.parent).architecture == "llama"
+
+
 @pytest.mark.parametrize("content", ["nothing", "an empty folder", "a folder of other things"])
 def test_no_model(tmp_path: Path, content: str) -> None:
     """The message says what was looked for, and where."""

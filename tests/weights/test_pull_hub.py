@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -237,6 +238,16 @@ def test_file_unlike_its_listing(hub: Hub, tmp_path: Path, claim: dict[str, Any]
     hub.claims.clear()
     assert (get(tmp_path / "m") / "m.gguf").read_bytes() == GGUF
     assert hub.fetched() == [None, None]
+
+
+def test_file_longer_than_its_listing(hub: Hub, tmp_path: Path) -> None:
+    """A server cannot fill the disk with more than it announced."""
+    hub.claims["m.gguf"] = {"size": 1000}
+    with pytest.raises(PullError) as caught:
+        get(tmp_path / "m")
+    found = re.search(r"m.gguf has (\d+) bytes", str(caught.value))
+    assert found is not None
+    assert int(found[1]) < len(GGUF) // 4
 
 
 def test_digest_of_the_operator(hub: Hub, tmp_path: Path) -> None:

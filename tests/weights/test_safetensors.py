@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save, save_file
 
 from tlserve.errors import CheckpointError, UnsupportedModelError
@@ -104,3 +106,19 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
     save_file({"q": np.zeros(4, np.int8)}, tmp_path / "model.safetensors")
     with pytest.raises(UnsupportedModelError, match="'q' has type I8; served are F32, F16, BF16"):
         read_safetensors(tmp_path)
+
+
+@settings(max_examples=200, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 140), value=st.integers(0, 255), second=st.integers(0, 140))
+def test_damage_never_escapes(tmp_path: Path, at: int, value: int, second: int) -> None:
+    """Whatever bytes of the head are overwritten, reading either works or raises our errors."""
+    data = bytearray(save({"a": A, "b": B}))
+    data[at] = value
+    data[second] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(data)
+    try:
+        tensors = read_safetensors(tmp_path)
+    except (CheckpointError, UnsupportedModelError):
+        return
+    for tensor in tensors.values():
+        assert tensor.dequantize().shape == tensor.shape

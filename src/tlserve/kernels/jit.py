@@ -3,7 +3,7 @@
 Three kinds of compiled code live in this room. A *helper* (`jit`) is an ordinary compiled function that others call. A
 *kernel* (`Kernel`) has the one signature that the thread team can call through its address, and is compiled only when a
 model needs it. An *instruction* (`instruction`) emits LLVM IR itself.
-All of it releases the GIL, divides without checks (numpy's error model) and is cached on disk (NUMBA_CACHE_DIR).
+All of it releases the GIL, divides without checks (numpy's error model) and is cached on disk (see `cache_dir`).
 Invariant: nothing here turns on fastmath; a sum is added up in the order in which it is written.
 """
 
@@ -13,8 +13,13 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from attrs import frozen
-from numba import cfunc, njit, types
+from numba import cfunc, config, njit, types
 from numba.extending import intrinsic
+
+from tlserve.kernels.cache_dir import compile_cache_directory
+
+# Before the first function below is compiled: numba asks for its cache directory then.
+config.CACHE_DIR = str(compile_cache_directory())
 
 P = ParamSpec("P")
 R = TypeVar("R")

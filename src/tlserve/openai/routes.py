@@ -91,4 +91,11 @@ ROUTES: tuple[Route, ...] = (
         summary="Tell that the process lives",
         response="Health",
     ),
+    Route(
+        method="GET",
+        path="/openapi.json",
+        name="describe",
+        summary="This description",
+        response="Description",
+    ),
 )

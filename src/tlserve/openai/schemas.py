@@ -32,6 +32,7 @@ def response_schemas() -> dict[str, Schema]:
         "Model": _model(),
         "ModelList": _object(object=_const("list"), data=_list(ref("Model"))),
         "Health": _object(status=_TEXT),
+        "Description": _object(openapi=_TEXT, info={"type": "object"}, paths={"type": "object"}),
         "Error": _error(),
     }
 

@@ -69,7 +69,8 @@ TIERS: Mapping[TierName, Tier] = {"engine": _ENGINE, "full": _FULL}
 
 def refuse_unserved(request: Any, tier: Tier, *, path: str = "") -> None:
     """Raise ApiError 422 for the first member that no tier serves, unless its value asks for nothing."""
-    for name, rule in rules_of(type(request)).items():
+    cls: Any = type(request)
+    for name, rule in rules_of(cls).items():
         value = getattr(request, name)
         if value is None or not isinstance(rule, Unserved) or value in tier.neutral.get(name, ()):
             continue

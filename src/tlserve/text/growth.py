@@ -39,7 +39,7 @@ def of_operator(extent: Extent, operator: str, left: object, right: object) -> i
         _check_bits(operator, left, right)
         return 0
     times = left if isinstance(left, int) else right
-    return (size(left) + size(right)) * times if isinstance(times, int) else 0
+    return (size(left) + size(right)) * max(times, 0) if isinstance(times, int) else 0
 
 
 def _check_bits(operator: str, left: int, right: int) -> None:
@@ -72,7 +72,7 @@ def _formatted(extent: Extent, form: str, widths: Sequence[str], values: Sequenc
 
 
 def _padded(extent: Extent, text: object, width: int = 80, fillchar: str = " ") -> int:  # noqa: ARG001
-    return extent(text) + width
+    return extent(text) + max(width, 0)
 
 
 def _joined(extent: Extent, value: object, d: object = "", attribute: object = None) -> int:  # noqa: ARG001
@@ -88,7 +88,7 @@ def _replaced(extent: Extent, s: object, old: object, new: object, count: object
 
 
 def _indented(extent: Extent, s: object, width: object = 4, first: object = None, blank: object = None) -> int:  # noqa: ARG001
-    return extent(s) + (str(s).count("\n") + 1) * (width if isinstance(width, int) else size(width))
+    return extent(s) + (str(s).count("\n") + 1) * (max(width, 0) if isinstance(width, int) else size(width))
 
 
 def _wrapped(extent: Extent, s: object, *args: object, wrapstring: object = None, **_: object) -> int:
@@ -96,11 +96,11 @@ def _wrapped(extent: Extent, s: object, *args: object, wrapstring: object = None
 
 
 def _batched(_: Extent, value: object, linecount: int, fill_with: object = None) -> int:
-    return size(value) + (0 if fill_with is None else linecount)
+    return size(value) + (0 if fill_with is None else max(linecount, 0))
 
 
 def _sliced(_: Extent, value: object, slices: int, fill_with: object = None) -> int:  # noqa: ARG001
-    return size(value) + slices
+    return size(value) + max(slices, 0)
 
 
 def _rounded(_: Extent, value: object, precision: int = 0, method: object = None) -> int:  # noqa: ARG001

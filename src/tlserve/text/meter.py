@@ -56,14 +56,14 @@ class Meter:
         self.tick()
         if size > self._limits.value_size:
             self._refuse(f"builds a value of more than {self._limits.value_size} characters")
-        self._spent += size
+        self._spent += max(size, 0)
         if self._spent > self._limits.total_size:
             self._refuse(f"builds values of more than {self._limits.total_size} characters in all")
         if size > 10_000:
             self._check_clock()
 
     def extent(self, value: object) -> int:
-        """About the length of the value written out; something over the limit if it is longer than that.
+        """The length of the value written out, but for escapes in a list's texts; no more than just over the limit.
 
         What a list holds twice counts twice: written out, it is there twice.
         """
@@ -73,15 +73,17 @@ class Meter:
             if isinstance(item, str):
                 size += len(item)
             elif isinstance(item, Mapping):
-                size += 4 * len(item)
+                size += 2 + 8 * len(item)
                 pending += [*item.keys(), *item.values()]
             elif isinstance(item, Collection):
-                size += 2 * len(item)
+                size += 2 + 4 * len(item)
                 pending += item
+            elif isinstance(item, int):
+                size += 5 + item.bit_length() // 3
             elif isinstance(item, Namespace):
                 self._refuse("writes out a namespace")  # the one thing that can hold itself
             else:
-                size += 8
+                size += 24  # a float, a date, an object's name
         return size
 
     def _check_clock(self) -> None:

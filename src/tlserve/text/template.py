@@ -7,7 +7,7 @@ is settled beside; telling a message's text from control tokens is the prompt re
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jinja2
 from jinja2 import nodes
@@ -49,8 +49,9 @@ class Template:
         literals: What it may look for in a message: its string constants, the names of attributes.
     """
 
-    def __init__(self, program: jinja2.Template, literals: frozenset[str]) -> None:
+    def __init__(self, program: jinja2.Template, literals: frozenset[str], *, max_size: int) -> None:
         self._program = program
+        self._max_size = max_size
         self.literals = literals
 
     @classmethod
@@ -67,12 +68,13 @@ class Template:
         """
         if len(source) > _MAX_SOURCE:
             raise TemplateSyntaxError(f"the chat template has {len(source)} characters, more than {_MAX_SOURCE}")
-        environment = ChatEnvironment(RenderLimits() if limits is None else limits, clock)
+        limits = RenderLimits() if limits is None else limits
+        environment = ChatEnvironment(limits, clock)
         try:
             tree = environment.parse(source)
             _check_names(tree, environment)
             literals = _literals(tree)
-            return cls(environment.program(tree), literals)
+            return cls(environment.program(tree), literals, max_size=limits.value_size)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateSyntaxError(
                 f"the chat template does not compile: line {error.lineno}: {error.message}"
@@ -88,10 +90,19 @@ class Template:
                 them, or reached a limit.
         """
         try:
-            return "".join(self._program.generate(variables))
+            return self._joined(self._program.generate(variables))
         except _FAULTS as error:
             reason = str(error) or type(error).__name__
             raise TemplateRenderError(f"the chat template cannot render these messages: {reason}") from error
+
+    def _joined(self, pieces: Iterable[str]) -> str:
+        kept, size = [], 0
+        for piece in pieces:
+            kept.append(piece)
+            size += len(piece)
+            if size > self._max_size:
+                raise TemplateRenderError(f"the chat template builds a prompt of more than {self._max_size} characters")
+        return "".join(kept)
 
     def render_chat(
         self,

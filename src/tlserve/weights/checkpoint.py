@@ -48,9 +48,15 @@ def open_checkpoint(path: Path) -> Checkpoint:
         return open_gguf(path)
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such file or directory; {LOOKED_FOR}")
-    if (path / "config.json").is_file():
+    if _is_hugging_face(path):
         return open_folder(path)
     return open_gguf(_only_gguf(path))
+
+
+def _is_hugging_face(folder: Path) -> bool:
+    """Repositories of GGUF files carry a config.json too, so that alone does not decide."""
+    has_weights = any(folder.glob("*.safetensors")) or not any(folder.glob("*.gguf"))
+    return has_weights and (folder / "config.json").is_file()
 
 
 def _only_gguf(folder: Path) -> Path:

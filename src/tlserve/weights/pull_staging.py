@@ -75,9 +75,8 @@ def open_staging(directory: Path, attendant: Attendant) -> Iterator[Path]:
     try:
         yield staging
     finally:
-        if _is_same(descriptor, staging):  # else it is in place, and a new one may be another process's
-            with contextlib.suppress(OSError):  # it has content to go on from
-                staging.rmdir()
+        with contextlib.suppress(OSError):  # it is in place by now, or has content to go on from
+            staging.rmdir()
         os.close(descriptor)
 
 
