@@ -19,7 +19,10 @@ from safetensors.numpy import save_file
 from contract_check import CheckedTransport
 from tlserve.bridge.client import Loader
 from tlserve.config import EngineConfig, ServeConfig
-from tlserve.engine.load import load_engine
+from tlserve.engine.load import LoadedEngine, load_engine
+from tlserve.engine.progress import Report
+from tlserve.model.batch import ForwardBatch
+from tlserve.model.runner import ModelRunner
 from tlserve.server.handle import ServerHandle, spawn
 
 SUCC_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -129,3 +132,38 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         threading.Event().wait(0.005)
+
+
+class Gate:
+    """Loads an engine whose forward passes can be held up, or made to fail, by the test."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.is_in_step = threading.Event()
+
+    def __call__(self, config: ServeConfig, report: Report) -> LoadedEngine:
+        loaded = load_engine(config, report)
+        engine: Any = loaded.engine
+        engine._runner = GatedRunner(loaded.engine.runner, self)
+        return loaded
+
+
+class GatedRunner:
+    """A runner in front of a real one."""
+
+    def __init__(self, runner: ModelRunner, gate: Gate) -> None:
+        self._inner = runner
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
+        """Wait at the gate, then compute."""
+        self._gate.is_in_step.set()
+        assert self._gate.is_open.wait(30)
+        if self._gate.is_broken:
+            raise MemoryError("no memory for this batch")
+        return self._inner.forward(batch)

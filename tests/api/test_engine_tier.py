@@ -6,12 +6,15 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import attrs
 import httpx
 import numpy as np
 import pytest
 
-from support import Serve, Server, chunks_of, events_of, text_of, wait_until, write_bigram
+from support import Gate, Serve, Server, chunks_of, events_of, shift_logits, text_of, wait_until, write_bigram
+from tlserve.config import ServeConfig
 
 LONG = {"max_tokens": 200, "temperature": 0}
 
@@ -104,7 +107,7 @@ def test_stop_strings_end_generation_across_tokens(serve: Serve, succ_dir: Path)
     assert chunks_of(stream)[-1]["choices"][0]["finish_reason"] == "stop"
 
 
-BAD_REQUESTS = [
+BAD_REQUESTS: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"temperature": -1}, 400, "temperature", "invalid_request_error"),
     ({"temperature": 2.5}, 400, "temperature", "invalid_request_error"),
     ({"top_p": 0}, 400, "top_p", "invalid_request_error"),
@@ -170,23 +173,25 @@ def test_usage_counts_the_templated_prompt(serve: Serve, tmp_path: Path) -> None
 
 
 def test_full_queue_answers_429_with_retry_after(serve: Serve, succ_dir: Path) -> None:
-    """One runs, one waits, the third is refused at once and told when to come back; the one that waited is served."""
-    server = serve(succ_dir, engine={"max_batch": 1}, queue_capacity=1, step_delay=0.02)
+    """One runs, one waits, the third is refused at once and told when to come back.
+
+    When the first one's client leaves, the one that waits is served: it would take the first minutes to end by itself.
+    """
+    server = serve(succ_dir, engine={"max_batch": 1}, queue_capacity=1, step_delay=0.02, queue_deadline_ms=5000)
+    body = {"model": "succ", "messages": [{"role": "user", "content": "a"}], "stream": True, "max_tokens": 8000}
     with ThreadPoolExecutor() as pool:
-        first = pool.submit(server.chat, "a", max_tokens=50, temperature=0)
-        wait_until(lambda: server.metric("tl_engine_active_sequences") == 1)
-        second = pool.submit(server.chat, "b", max_tokens=2, temperature=0)
-        wait_until(lambda: server.metric("tl_engine_queue_depth") == 1)
+        with httpx.stream("POST", f"{server.base_url}/chat/completions", json=body) as first:
+            lines = first.iter_lines()
+            next(lines)
+            second = pool.submit(server.chat, "b", max_tokens=2, temperature=0)
+            wait_until(lambda: server.metric("tl_engine_queue_depth") == 1)
 
-        started = time.monotonic()
-        third = server.chat("c", max_tokens=2)
-        waited = time.monotonic() - started
+            third = server.chat("c", max_tokens=2)
 
-        assert third.status_code == 429
-        assert third.json()["error"]["code"] == "rate_limit_exceeded"
-        assert int(third.headers["retry-after"]) >= 1
-        assert waited < 0.5
-        assert first.result().status_code == 200
+            assert third.status_code == 429
+            assert third.json()["error"]["code"] == "rate_limit_exceeded"
+            assert int(third.headers["retry-after"]) >= 1
+            assert not second.done()
         assert second.result().json()["choices"][0]["message"]["content"] == "cd"
 
 
@@ -225,10 +230,32 @@ def test_drain_finishes_in_flight_and_refuses_new(serve: Serve, succ_dir: Path) 
     server.handle.join(5)
 
 
+def test_embeddings_are_mean_pooled_and_normalized(serve: Serve, succ_dir: Path, tiny_models: Path) -> None:
+    """Each vector is the normalized mean of the hidden states, in the order of the inputs; a bigram's states are its rows."""
+    rows = shift_logits(1)
+    texts = ["ab", "zzz", "a"]
+
+    answer = serve(succ_dir).api.post("/v1/embeddings", json={"model": "succ", "input": texts}).json()
+
+    assert [item["index"] for item in answer["data"]] == [0, 1, 2]
+    for text, item in zip(texts, answer["data"], strict=True):
+        mean = rows[list(text.encode())].mean(axis=0)
+        np.testing.assert_allclose(item["embedding"], mean / np.linalg.norm(mean), atol=1e-6)
+    assert answer["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
+
+    reference = json.loads((tiny_models / "tiny-llama" / "reference.json").read_text())
+    body = {"model": "tiny-llama", "input": reference["ids"]}
+    vector = serve(tiny_models / "tiny-llama").api.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    np.testing.assert_allclose(vector, reference["embedding"], atol=1e-5)
+
+
 def test_tokenize_models_health_and_request_id(serve: Serve, succ_dir: Path) -> None:
     """The model list, one model, health on both ports, and an id on every response, the client's own where it is sane."""
     server = serve(succ_dir)
 
+    tokens = server.api.post("/v1/tokenize", json={"model": "succ", "text": "aé"}).json()
+    assert tokens["tokens"] == list("aé".encode())
+    assert tokens["count"] == 3
     models = server.api.get("/v1/models").json()
     assert [model["id"] for model in models["data"]] == ["succ"]
     assert server.api.get("/v1/models/succ").json() == models["data"][0]
@@ -242,8 +269,9 @@ def test_tokenize_models_health_and_request_id(serve: Serve, succ_dir: Path) -> 
 
 
 def test_concurrent_streams_equal_serial(serve: Serve, tiny_models: Path) -> None:
-    """Sixteen parallel streams give the answers that each gives alone."""
-    server = serve(tiny_models / "tiny-llama", engine={"max_batch": 16, "prefill_chunk": 8})
+    """Sixteen parallel streams give the answers that each gives alone; and a step that takes long stalls no connection."""
+    gate = Gate()
+    server = serve(tiny_models / "tiny-llama", engine={"max_batch": 16, "prefill_chunk": 8}, load=gate)
     prompts = [f"Prompt number {i}, " + "word " * i for i in range(16)]
     fields = {"max_tokens": 24, "temperature": 0, "stream": True, "ignore_eos": True}
     serial = [text_of(server.chat(prompt, **fields).text) for prompt in prompts]
@@ -251,8 +279,39 @@ def test_concurrent_streams_equal_serial(serve: Serve, tiny_models: Path) -> Non
     with ThreadPoolExecutor(16) as pool:
         parallel = list(pool.map(lambda prompt: text_of(server.chat(prompt, **fields).text), prompts))
 
+        gate.is_in_step.clear()
+        gate.is_open.clear()
+        held_up = pool.submit(server.chat, "a", max_tokens=1)
+        try:
+            assert gate.is_in_step.wait(10)
+            assert server.health.get("/healthz", timeout=5).status_code == 200
+            assert server.api.get("/v1/models", timeout=5).status_code == 200
+            assert not held_up.done()
+        finally:
+            gate.is_open.set()
+        assert held_up.result().status_code == 200
+
     assert parallel == serial
     assert len(set(serial)) > 1
+
+
+def test_speculative_runtime_config_drives_the_serving_path(serve: Serve, tiny_models: Path) -> None:
+    """``[engine.speculative]`` switches prompt lookup on: drafts are made and accepted, and no answer changes."""
+    text = f'[engine]\nmodel_dir = "{tiny_models / "tiny-llama"}"\n'
+    plain = serve(tiny_models / "tiny-llama", engine={})
+    config = ServeConfig.from_toml(text + "[engine.speculative]\nnum_tokens = 4\n")
+    speculating = serve(tiny_models / "tiny-llama", engine=attrs.asdict(config.engine, recurse=False))
+
+    for content in ("abcabcabcabcabc", "Hello there", "1 2 3 1 2 3 1 2 3"):
+        for fields in ({"temperature": 0}, {"temperature": 0.9, "seed": 5}, {"temperature": 0, "stop": ["e"]}):
+            request = {"max_tokens": 48, "ignore_eos": True, **fields}
+            expected = plain.chat(content, **request).json()
+            answer = speculating.chat(content, **request).json()
+            assert answer["choices"] == expected["choices"]
+            assert answer["usage"]["completion_tokens"] == expected["usage"]["completion_tokens"]
+
+    assert plain.metric("tlserve_drafted_tokens_total") == 0
+    assert speculating.metric("tlserve_accepted_tokens_total") > 0
 
 
 def test_server_is_described(serve: Serve, succ_dir: Path) -> None:

@@ -121,3 +121,14 @@ def test_a_row_is_drawn_alike_wherever_it_lies_in_memory() -> None:
         home[offset : offset + 1003] = row
         moved = home[offset : offset + 1003]
         assert (log_normaliser(moved, float(moved.max())), all_draws(moved, SamplingParams(top_p=0.9), 50)) == expected
+
+
+def test_rounding_at_the_edge_of_a_partial_sum_draws_no_excluded_token() -> None:
+    """A uniform that lies within rounding of a partial sum lands on a token that has weight, not beside it."""
+    row = np.random.default_rng(1).normal(scale=9, size=(192, 256)).astype(np.float32)
+    row[:, :28] = row[:, -28:] = -np.inf
+    sums = np.cumsum(np.exp(row - row.max()).sum(axis=1, dtype=np.float64))
+    logits, peak = row.reshape(-1), float(row.max())
+    for uniform in (sums[:-1] / sums[-1]).tolist():
+        for near in (np.nextafter(uniform, 0), uniform, np.nextafter(uniform, 1)):
+            assert logits[draw(logits, peak, SamplingParams(), float(near))] > -np.inf

@@ -79,7 +79,9 @@ class Bench:
 
     def __init__(self, runner: FakeRunner | None = None, *, max_waiting: int = 1000, **settings: Any) -> None:
         self.runner = runner or FakeRunner()
-        self.engine = Engine(self.runner, evolve(EngineConfig(), **settings), max_waiting)
+        config = evolve(EngineConfig(), **settings)
+        self.max_batch_tokens = config.max_batch_tokens
+        self.engine = Engine(self.runner, config, max_waiting)
         self.requests: dict[RequestId, GenRequest] = {}
         self.outputs: dict[RequestId, list[TokenOut]] = {}
         self.started: dict[RequestId, Started] = {}
@@ -100,6 +102,7 @@ class Bench:
 
     def step(self) -> list[TokenOut]:
         tokens = self.engine.step()
+        assert all(batch.num_rows <= self.max_batch_tokens for batch in self.runner.batches[-1:])
         self.engine.check_integrity()
         for token in tokens:
             assert not self.has_ended(token.id), f"{token} comes after the end"

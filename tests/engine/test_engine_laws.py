@@ -123,4 +123,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 def test_every_request_ends_once_with_the_answer_it_gets_alone() -> None:
     """Whatever is submitted, aborted, preempted, shared, guessed and broken, in any configuration of the engine."""
-    run_state_machine_as_test(EngineMachine, settings=settings(max_examples=80, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(EngineMachine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))

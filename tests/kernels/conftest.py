@@ -48,7 +48,7 @@ def play(teams: dict[int, Team]) -> Play:
         numbers = np.zeros(STEP_FIELDS, np.int64)
         numbers[[ROWS, LOGIT_ROWS, extent]] = rows
         for index, value in (step or {}).items():
-            numbers[index] = value.ctypes.data if isinstance(value, np.ndarray) else value
+            numbers[index] = value.ctypes.data if isinstance(value, np.ndarray) else int(value or 0)
         teams[members].play(tape.freeze(), numbers, first=0, stop=1)
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -100,13 +101,13 @@ class Pool:
         numbers = (shape.heads, shape.kv_heads, shape.dim, self.cosines, self.sines, None, None, 0.0, float(scale))
         self.play(kv.STORE_KV, qkv, qkv.strides[0], *numbers, *where, rows=rows, members=shape.members, step=step)
         fields = (qkv, qkv.strides[0], shape.kv_heads, group, shape.dim, shape.window or 0, shape.cap or 0.0, *where)
-        fields = (*fields, out, out.strides[0], most_rows)
+        result = (out, out.strides[0], most_rows)
         common = {"rows_per_tile": 1, "members": shape.members, "step": step}
         for kernel, extent, count, parts in (
             (attention.ATTEND, QUERY_TILES, len(tiles), shape.kv_heads),
             (attention.MERGE, SPLIT_ROWS, len(splits), shape.heads),
         ):
-            self.play(kernel, *fields, rows=count, extent=extent, parts=parts, **common)
+            self.play(kernel, *fields, *result, rows=count, extent=extent, parts=parts, **common)
         return out.reshape(rows, shape.heads, shape.dim)
 
     def expected(self, start: int, stop: int) -> Floats:
@@ -157,7 +158,7 @@ def test_a_row_has_the_same_bits_however_it_is_computed(play: Play, name: str) -
     ):
         pool = Pool(play, cut)
         edges = [0, 1, 2, 9, 16, 17, 145, 290, *range(291, CONTEXT + 1)]
-        pieces = [pool.attend(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+        pieces = [pool.attend(start, stop) for start, stop in pairwise(edges)]
         np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 
@@ -187,5 +188,8 @@ def test_every_partial_of_a_spread_context_has_one_tile() -> None:
     assert [*spread[:, 3], num_partials(5000, 16)] == [0, *spread[:, 4]]
     assert splits.tolist() == [[0, 0]]
     assert tiles[tiles[:, 5] == 0][:, :3].tolist() == [[1, 1, 4], [1, 5, 4]]
+    both, slots = plan_attention([0, 1, 2], [5000, 3000], tokens_per_tile=4, block_size=16, wanted=8, room=100)
+    assert slots.tolist() == [[0, 0], [1, num_partials(5000, 16)]]
+    assert sorted(set(both[:, 5] - 1)) == [0, num_partials(5000, 16)]
     tight, none = plan_attention([0, 1], [5000], tokens_per_tile=4, block_size=16, wanted=8, room=39)
     assert (len(tight), len(none)) == (1, 0)

@@ -61,7 +61,7 @@ ROUNDED = ["rounded to 4", "rounded to 8"]
 
 
 def multiply(play: Play, matrix: PackedMatrix, x: Rows, *, members: int = 2, addend: Rows | None = None) -> Rows:
-    """x @ w.T, plus ``addend`` [M, NUM_OUTPUTS] if given, by the compiled kernels."""
+    """X @ w.T, plus ``addend`` [M, NUM_OUTPUTS] if given, by the compiled kernels."""
     buffer = RowBuffer.allocate(len(x), NUM_INPUTS, rounded=matrix.form is not None)
     result = RowBuffer.allocate(len(x), NUM_OUTPUTS)
     buffer.floats[:, :NUM_INPUTS] = x
@@ -120,9 +120,10 @@ def test_neighbours_of_one_format_become_one_matrix() -> None:
     assert [matrix.rows for matrix in matrices] == [2 * NUM_OUTPUTS, NUM_OUTPUTS]
 
 
-def test_a_broken_input_does_not_look_healthy(play: Play, random_rows: Callable[..., Rows]) -> None:
+@pytest.mark.parametrize("style", ["Q4_1", "Q8_0"])
+def test_a_broken_input_does_not_look_healthy(play: Play, random_rows: Callable[..., Rows], style: str) -> None:
     """NaN and infinity come out as NaN, and only in their own row."""
-    [matrix] = pack_matrices([source("Q4_1")], widen=False)
+    [matrix] = pack_matrices([source(style)], widen=False)
     x = random_rows(6, NUM_INPUTS)
     good = multiply(play, matrix, x)
     x[2, 7], x[4, 200] = np.nan, np.inf

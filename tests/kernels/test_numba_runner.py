@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,7 @@ def in_chunks(runner: Any, ids: list[int], chunks: Sequence[int], blocks: list[i
     """Logits of every row of a text that is computed in chunks of the given sizes."""
     edges = np.cumsum([0, *chunks]).tolist()
     parts = [
-        forward(runner, [SequenceRows(ids[start:stop], start, blocks, stop - start)])
-        for start, stop in zip(edges, edges[1:], strict=False)
+        forward(runner, [SequenceRows(ids[start:stop], start, blocks, stop - start)]) for start, stop in pairwise(edges)
     ]
     return np.concatenate(parts)
 
@@ -175,6 +175,12 @@ def test_results_are_the_callers_to_keep(load: Load) -> None:
     kept = first.copy()
     forward(runner, [SequenceRows([9, 8], 0, [1], 1)])
     np.testing.assert_array_equal(first, kept)
+
+
+def test_a_position_beyond_the_rotary_tables_is_refused(load: Load) -> None:
+    """The kernels would read behind the end of an array."""
+    with pytest.raises(EngineError, match="513 tokens is longer than max_model_len 512"):
+        forward(load("llama"), [SequenceRows([5], 512, list(range(33)), 1)])
 
 
 def test_loading_can_be_cancelled() -> None:

@@ -77,7 +77,7 @@ def test_gate_is_the_references(play: Play, kind: int, function: Callable[[Rows]
 
 
 def test_logits_are_capped(play: Play, random_rows: RandomRows) -> None:
-    """cap * tanh(x / cap)."""
+    """Cap * tanh(x / cap)."""
     x = random_rows(3, 48) * 60
     expected = reference.softcap(x.copy(), 30.0)
     play(activation.CAP_LOGITS, 30.0, 3, 4 * 48, rows=3, step={LOGITS: x})

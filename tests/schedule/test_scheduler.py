@@ -369,6 +369,17 @@ def test_drafts_take_what_prefills_leave(draft: Callable[[Sequence], None]) -> N
     assert desk.step() == {1: 3, 2: 5}
 
 
+def test_drafts_share_what_is_left(draft: Callable[[Sequence], None]) -> None:
+    """Two that guess do not exceed the budget together."""
+    desk = Desk(max_batch_tokens=7)
+    for name in (1, 2):
+        draft(desk.add(name, 3))
+    desk.step()
+    for sequence in desk.sequences.values():
+        sequence.tokens[-1] = 9
+    assert desk.step() == {1: 5, 2: 2}
+
+
 def test_drafts_stop_before_the_last_token(draft: Callable[[Sequence], None]) -> None:
     """An answer with two tokens to go can accept one draft; with one to go, none."""
     desk = Desk()

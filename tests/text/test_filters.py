@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,8 +19,13 @@ JSON = st.recursive(
 )
 
 
-def tojson(arguments: str, value: Any) -> str:
-    return Template.parse("{{ x | tojson" + arguments + " }}").render({"x": value})
+@cache
+def template(arguments: str) -> Template:
+    return Template.parse("{{ x | tojson" + arguments + " }}")
+
+
+def tojson(arguments: str, value: object) -> str:
+    return template(arguments).render({"x": value})
 
 
 @pytest.mark.parametrize(
@@ -47,5 +53,5 @@ def test_json_of_the_report() -> None:
 
 def test_filters_of_iterators_see_every_item() -> None:
     """Measuring a chain of filters does not use it up."""
-    source = "{{ x | map('upper') | join('-') }} {{ x | select | string | length > 0 }} {{ x | map('upper') | batch(2, '.') | list }}"
-    assert Template.parse(source).render({"x": ["a", "b", "c"]}) == "A-B-C True [['A', 'B'], ['C', '.']]"
+    source = "{{ x | map('upper') | join('-') }} {{ x | map('upper') | batch(2, '.') | list }}"
+    assert Template.parse(source).render({"x": ["a", "b", "c"]}) == "A-B-C [['A', 'B'], ['C', '.']]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given
@@ -21,7 +22,7 @@ def joined_greedily(text: str) -> list[str]:
     """The definition: join the neighbours whose union scores best, the first of equals, until none is a piece."""
     parts = list(text.replace(" ", "▁"))
     while True:
-        unions = [left + right for left, right in zip(parts, parts[1:], strict=False)]
+        unions = [left + right for left, right in pairwise(parts)]
         known = [index for index, union in enumerate(unions) if union in SCORE_OF]
         if not known:
             return parts
@@ -34,7 +35,7 @@ def test_the_best_scores_are_joined_first() -> None:
     assert spelled(SPM, "the thing  ing") == ["t", "he", " t", "h", "ing", "  ", "ing"]
 
 
-@given(st.text(alphabet="the aingHlo.<|>_md", max_size=30))
+@given(st.text(alphabet="the aingHlo.<|>_mds", max_size=30))
 def test_pieces_are_those_of_the_definition(text: str) -> None:
     """The list of merges joins what joining by score joins."""
     assume("<b> " not in text)  # a token of its own
@@ -71,11 +72,17 @@ def test_characters_without_a_piece_become_bytes() -> None:
 
 
 def test_control_strings_are_never_joined_from_letters() -> None:
-    """Without special parsing "</s>" and "<|im_end|>" are text, although their letters are pieces."""
-    ids = SPM.encode("<|im_end|></s><unk>", parse_special=False)
+    """Without special parsing "<s>" is text, although "<s" and ">" are pieces that would join to it."""
+    ids = SPM.encode("<s><|im_end|></s><unk>", parse_special=False)
     assert min(ids) >= 4
-    assert SPM.decode(ids) == "<|im_end|></s><unk>"
+    assert SPM.decode(ids) == "<s><|im_end|></s><unk>"
     assert SPM.encode("<|im_end|></s>", parse_special=True) == [3, 2]
+
+
+def test_control_tokens_have_no_bytes() -> None:
+    """The unknown token is one of them."""
+    assert list(SPM.special_tokens) == ["<unk>", "<s>", "</s>", "<|im_end|>"]
+    assert [SPM.token_bytes(token) for token in SPM.special_tokens.values()] == [b""] * 4
 
 
 def test_user_defined_tokens_are_found_in_any_text() -> None:

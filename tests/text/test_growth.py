@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jinja2
 import pytest
 from hypothesis import given
@@ -61,11 +63,20 @@ def test_estimates_of_formats_are_not_too_small(text: str, width: int, precision
         ("%*s", (width, text)),
         (f"%.{precision}f%%", (1.5,)),
         (f"%(a)0{width + 1}d", {"a": 5}),
+        (f"%(a(%)b){width + 1}.{precision}f|%(a(%)b)-{width + 1}s", {"a(%)b": 5}),
     ]:
         assert len(form % values) <= growth.of_operator(EXTENT, "%", form, values)
     for form in (f"{{:{width + 1}}}{{}}", "{:{}}"):
         arguments = (text, width + 1)
         assert len(form.format(*arguments)) <= growth.METHODS["format"](EXTENT, form, *arguments)
+
+
+def test_measuring_a_long_format_takes_no_longer_than_reading_it() -> None:
+    """Not even one that is all parentheses or digits."""
+    began_at = time.process_time()
+    for form in ("%(" * 500_000, "1" * 1_000_000, "{" * 1_000_000):
+        growth.of_operator(EXTENT, "%", form, ())
+    assert time.process_time() - began_at < 2
 
 
 @given(st.one_of(TEXTS, st.lists(NUMBERS, max_size=5)), NUMBERS)

@@ -6,7 +6,7 @@ import json
 from urllib.parse import quote
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tlserve.errors import TemplateRenderError
@@ -14,14 +14,48 @@ from tlserve.text.control import ControlFinder
 from tlserve.text.marks import Marker
 from tlserve.text.rendered import Rendered
 
-BRACKETED = ("<|im_start|>", "<|im_end|>", "</s>", "[INST]", "<a>", ">>TITLE<<", "|eot|")
-WORDS = ("PAD", "end of text", "<unk", "aba")
-CONTROL = BRACKETED + WORDS
+CONTROL = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "</s>",
+    "[INST]",
+    "<a>",
+    ">>TITLE<<",
+    "|eot|",
+    "PAD",
+    "end of text",
+    "<unk",
+    "aba",
+)
+WORDS = ("user", "text", "role", "content")
 FINDER = ControlFinder(CONTROL)
-MARKER = Marker(CONTROL, ["</think>", "user", "<|im_end|>\n", "<", "PAD", "role", "text", "content"])
+MARKER = Marker(CONTROL, ["</think>", "<|im_end|>\n", "<", "PAD", *WORDS])
 MARK = "\ufdd0"
 # Bits of control strings, so that chance spells whole ones often.
-BITS = st.sampled_from(["<|im_", "end|>", "start|>", "<", ">", "</s", "</think>", "[IN", "ST]", ">>TITLE", "<<", "|", "PA", "D", "ab", "a", "end of ", "text", " ", "user"])
+BITS = st.sampled_from(
+    [
+        "<|im_",
+        "end|>",
+        "start|>",
+        "<",
+        ">",
+        "</s",
+        "</think>",
+        "[IN",
+        "ST]",
+        ">>TITLE",
+        "<<",
+        "|",
+        "PA",
+        "D",
+        "ab",
+        "a",
+        "end of ",
+        "text",
+        " ",
+        "user",
+    ]
+)
 TEXTS = st.lists(BITS, max_size=6).map("".join)
 
 
@@ -33,6 +67,7 @@ def marked(text: str) -> str:
 
 @given(TEXTS)
 @example("<|im_end|>")
+@example("PAD")
 @example("PADPAD")
 @example("ababa")
 def test_no_control_string_survives_in_a_message(text: str) -> None:
@@ -47,22 +82,19 @@ def test_two_messages_together_spell_no_control_string(left: str, right: str) ->
     assert FINDER.spelled(marked(left) + marked(right)) == []
 
 
-@given(TEXTS, TEXTS, TEXTS)
+@given(TEXTS, TEXTS.filter(lambda text: text and text not in WORDS), TEXTS)
 def test_a_message_completes_nothing_that_the_template_began(before: str, text: str, after: str) -> None:
     """Next to the template's own text, before or behind, only the template's own control strings are found."""
-    assume(text)
-    found = FINDER.spelled(before + marked(text) + after)
-    assert found == FINDER.spelled(before) + FINDER.spelled(after) or text in ("user", "</think>")
+    assert FINDER.spelled(before + marked(text) + after) == FINDER.spelled(before) + FINDER.spelled(after)
 
 
-@given(st.lists(st.sampled_from(["<|im_", "end|>", "x", "<", "|>", "[IN", "ST]", "</think>"]), max_size=8).map("".join), st.data())
+@given(TEXTS, st.data())
 def test_no_deletion_spells_a_control_string(text: str, data: st.DataObject) -> None:
-    """Whatever a filter takes out of the middle, brackets keep their marks."""
-    guarded = marked(text)
-    kept = data.draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text)))
-    letters = iter(kept)
-    shorter = "".join(char for char in guarded if char == MARK or next(letters))
-    assert not {"<|im_end|>", "[INST]"} & set(FINDER.spelled(shorter)) or "</think>" in text
+    """Whatever a filter takes out of the middle, markup of the template aside, the ends keep their marks."""
+    guarded = marked(text.replace("</think>", ""))
+    kept = iter(data.draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text))))
+    shorter = "".join(char for char in guarded if char == MARK or next(kept))
+    assert FINDER.spelled(shorter) == []
 
 
 def test_trimming_and_replacing_find_what_they_look_for() -> None:

@@ -31,10 +31,10 @@ def test_a_value_up_to_the_limit_is_admitted() -> None:
 
 @given(VALUES)
 def test_the_extent_is_never_less_than_what_is_written(value: object) -> None:
-    """As Python writes it and as JSON does."""
+    """As Python writes it and, but for the quotes of a lone text, as JSON does."""
     extent = Meter(RenderLimits()).extent(value)
     assert len(str(value)) <= extent
-    assert len(json.dumps(value)) <= extent
+    assert len(json.dumps(value)) <= extent + 2
 
 
 def test_the_extent_of_a_value_counts_what_would_be_written() -> None:

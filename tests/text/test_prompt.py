@@ -18,7 +18,9 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-BITS = st.sampled_from([*CONTROLS, "<|im_", "end|>", "<|", "|>", "<", "im", "the ", "PA", "D", "x", "é", "\n", "</think>", "<think> "])
+BITS = st.sampled_from(
+    [*CONTROLS, "<|im_", "end|>", "<|", "|>", "<", "im", "the ", "PA", "D", "x", "é", "\n", "</think>", "<thé>"]
+)
 TEXTS = st.lists(BITS, max_size=6).map("".join)
 BPE = small_bpe()
 
@@ -56,7 +58,13 @@ def test_no_control_token_comes_from_a_message(template: str, texts: list[str]) 
     assert control_ids(template, *texts) == control_ids(template, *["w" for _ in texts])
 
 
-@given(st.lists(st.text(alphabet="the <|>im_ndé😀\n", max_size=12).filter(lambda text: not any(c in text for c in CONTROLS)), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.text(alphabet="the <|>im_ndé😀\n", max_size=12).filter(lambda text: not any(c in text for c in CONTROLS)),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_harmless_messages_are_encoded_as_one_text(texts: list[str]) -> None:
     """Where no message spells a control token, the ids are those of the whole prompt with special tokens parsed."""
     messages = [{"role": "user", "content": text} for text in texts]
@@ -98,6 +106,17 @@ def test_a_template_may_compose_a_control_token_around_a_role() -> None:
     """'<|' + role + '|>' is how many templates write theirs."""
     rendered = renderer(DEFAULT_TEMPLATE).render([{"role": "bos", "content": "x"}], add_generation_prompt=False)
     assert BPE.encode_rendered(rendered)[0] == BPE.special_tokens["<|bos|>"]
+
+
+def test_keys_and_words_that_the_template_knows_stay_what_they_are() -> None:
+    """Even if a control token is spelled with letters that occur in them."""
+    template = Template.parse("{% if messages[0].role == 'user' %}{{ messages[0].content }}{% endif %}")
+    rendered = PromptRenderer(template, ["rx", "cu"], bos="", eos="").render(
+        [{"role": "user", "content": "rxcu"}], add_generation_prompt=True
+    )
+    assert rendered.text == "rxcu"
+    assert "rx" not in rendered.marked
+    assert "cu" not in rendered.marked
 
 
 def test_bos_is_the_templates_own_and_never_doubled() -> None:

@@ -21,7 +21,17 @@ DATA = Path(__file__).resolve().parents[1] / "data" / "text"
 CONVERSATIONS: dict[str, dict[str, Any]] = json.loads((DATA / "conversations.json").read_text())
 RENDERINGS: dict[str, dict[str, dict[str, str]]] = json.loads((DATA / "renderings.json").read_text())
 DATES = {"date_string": "26 Jul 2024", "today": "July 26, 2024"}
-CONTROL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<start_of_turn>", "[INST]", "[/INST]", "<｜User｜>")
+CONTROL = (
+    "<s>",
+    "</s>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<start_of_turn>",
+    "[INST]",
+    "[/INST]",
+    "<｜User｜>",
+)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
@@ -11,7 +12,10 @@ from tlserve.text.meter import RenderLimits
 from tlserve.text.template import Template
 
 QUICK = RenderLimits(seconds=0.1)
-DOUBLING = "{{% set ns = namespace(x={start}) %}}{{% for i in range(100) %}}{{% set ns.x = {step} %}}{{% endfor %}}{{{{ {end} }}}}"
+DOUBLING = (
+    "{{% set ns = namespace(x={start}) %}}"
+    "{{% for i in range(100) %}}{{% set ns.x = {step} %}}{{% endfor %}}{{{{ {end} }}}}"
+)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +52,12 @@ def test_the_sandbox_is_closed(source: str) -> None:
     [
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "{% for i in range(99999) %}{% for j in range(99999) %}{% set x = i * j %}{% endfor %}{% endfor %}",
-        "{% macro m() %}{% for i in range(99999) %}{% endfor %}{% endmacro %}{% for j in range(99999) %}{{ m() }}{% endfor %}",
+        "{% macro m() %}{% for i in x %}{% endfor %}{% endmacro %}{% for i in x %}{{ m() }}{% endfor %}",
+        "{% set x = range(99999) %}{% for i in x %}{% for j in x %}{% endfor %}{% endfor %}",
         "{% for i in range(99999) %}{{ range(99999) | list | sum }}{% endfor %}",
         "{% for i in range(99999) %}{{ range(99999) | map('abs') | list | length }}{% endfor %}",
         "{% for i in range(99999) %}{% set x = ('x' * 1000) | length %}{% endfor %}",
-        "{% block b scoped %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{% endblock %}",
+        "{% block b %}{% for i in range(999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{% endblock %}",
     ],
 )
 def test_endless_work_ends(source: str) -> None:
@@ -60,7 +65,7 @@ def test_endless_work_ends(source: str) -> None:
     template = Template.parse(source, limits=QUICK)
     began_at = time.thread_time()
     with pytest.raises(TemplateRenderError, match=r"runs for more than 0\.1 s"):
-        template.render({})
+        template.render({"x": range(9999)})
     assert time.thread_time() - began_at < 2
 
 
@@ -97,7 +102,7 @@ def test_endless_work_ends(source: str) -> None:
         "{% for i in range(99999) %}" + "y" * 1000 + "{% endfor %}",
         "{% set x %}{% for i in range(99999) %}" + "y" * 5000 + "{% endfor %}{% endset %}",
         "{% macro m() %}{% for i in range(99999) %}{{ 'y' * 5000 }}{% endfor %}{% endmacro %}{{ m() }}",
-        "{% set ns = namespace(l=[]) %}{% set s = 'x' * 4000000 %}{% for i in range(999) %}{% set ns.l = ns.l + [s[1:]] %}{% endfor %}",
+        "{% set n = namespace(l=[], s='x' * 10**6) %}{% for i in range(999) %}{% set n.l = [n.l, n.s[1:]] %}{% endfor %}",
         DOUBLING.format(start="'xx'", step="ns.x + ns.x", end="0"),
         DOUBLING.format(start="'xx'", step="ns.x ~ ns.x", end="0"),
         DOUBLING.format(start="[1]", step="ns.x + ns.x", end="0"),
@@ -115,6 +120,44 @@ def test_nothing_grows_without_bound(source: str) -> None:
     messages = [{"text": "x" * 100_000}] * 100
     with pytest.raises(TemplateRenderError, match=r"builds (a value|a prompt|values) of more than \d+ characters"):
         template.render({"messages": messages})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages | map(attribute='text') | join }}",
+        "{{ ''.join(messages | map(attribute='text')) }}",
+        "{{ (messages | map(attribute='text') | list) | string }}",
+        "{{ 'x' * 200000000 }}",
+        "{{ 'x' | center(200000000) }}",
+        "{{ 'x'.center(200000000) }}",
+        "{{ '%200000000d' % 1 }}",
+    ],
+)
+def test_large_results_are_refused_before_they_exist(source: str) -> None:
+    """Two hundred megabytes never come into being."""
+    template = Template.parse(source)
+    messages = [{"text": "x" * 1_000_000}] * 200
+    tracemalloc.start()
+    try:
+        with pytest.raises(TemplateRenderError, match="builds a value of more"):
+            template.render({"messages": messages})
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set a = range(1000) | list %}{% set b = range(1000) | list %}",
+        "{% for i in range(100) %}{% block b scoped %}{% set x = 'y' * 100 %}{% endblock %}{% endfor %}",
+    ],
+)
+def test_all_that_is_built_counts(source: str) -> None:
+    """Lists that filters make, and values in the blocks of a template, whose variables are their own."""
+    with pytest.raises(TemplateRenderError, match="more than 2500 characters in all"):
+        Template.parse(source, limits=RenderLimits(total_size=2500)).render({})
 
 
 @pytest.mark.parametrize(
@@ -161,7 +204,9 @@ def test_a_long_conversation_stays_well_within_the_limits() -> None:
 
 def test_limits_count_for_each_rendering_anew() -> None:
     """What one rendering used is not held against the next."""
-    template = Template.parse("{% for i in range(1000) %}x{% endfor %}", limits=RenderLimits(value_size=1500, total_size=2500))
+    template = Template.parse(
+        "{% for i in range(1000) %}x{% endfor %}", limits=RenderLimits(value_size=1500, total_size=2500)
+    )
     for _ in range(3):
         assert len(template.render({})) == 1000
 

@@ -29,9 +29,17 @@ def streamed(stream: TextStream, chunks: list[bytes]) -> str:
 
 
 def test_text_stream_holds_back_stop_prefixes() -> None:
-    """Byte by byte: what may begin a stop string waits, characters wait for their last byte, the stop is never shown."""
+    """Byte by byte: what may begin a stop string waits, characters wait for their last byte, no stop is ever shown."""
     stream = TextStream(["de", "xyz"])
-    assert [stream.push(byte) for byte in (b"b", b"c", b"d", b"f", b"x", b"y", b"x")] == ["b", "c", "", "df", "", "", "xy"]
+    assert [stream.push(byte) for byte in (b"b", b"c", b"d", b"f", b"x", b"y", b"x")] == [
+        "b",
+        "c",
+        "",
+        "df",
+        "",
+        "",
+        "xy",
+    ]
     assert [stream.push(bytes([byte])) for byte in "é😀".encode()] == ["", "xé", "", "", "", "😀"]
     assert [stream.push(byte) for byte in (b"d", b"e", b"f")] == ["", "", ""]
     assert stream.stopped()
@@ -62,7 +70,7 @@ def test_what_was_held_back_is_released_at_the_end() -> None:
 
 
 def test_bytes_of_an_unfinished_character_become_one_replacement() -> None:
-    """An answer cut in the middle of a character ends with U+FFFD; one cut by a byte that fits nowhere goes on after it."""
+    """An answer cut in the middle of a character ends with U+FFFD; after a byte that fits nowhere it goes on."""
     cut = TextStream()
     assert cut.push("né".encode()[:2]) == "n"
     assert cut.finish() == "�"
@@ -108,7 +116,11 @@ def test_a_long_stop_string_costs_time_in_proportion() -> None:
     assert time.process_time() - began_at < 5
 
 
-@given(st.binary(max_size=24) | st.lists(st.sampled_from([b"\xe0", b"\x80", b"\xf0", b"\x9f", b"\xed", b"\xa0", b"\xc3", b"a"])).map(b"".join), SPLITS)
+@given(
+    st.binary(max_size=24)
+    | st.lists(st.sampled_from([b"\xe0", b"\x80", b"\xf0", b"\x9f", b"\xed", b"\xa0", b"\xc3", b"a"])).map(b"".join),
+    SPLITS,
+)
 def test_decoding_in_pieces_is_decoding_at_once(data: bytes, sizes: list[int]) -> None:
     """However the bytes are split, the text is that of the whole with invalid sequences replaced."""
     assert streamed(TextStream(), pieces(data, sizes)) == data.decode("utf-8", "replace")
@@ -137,5 +149,9 @@ def test_each_push_sends_all_that_is_safe(text: str, stops: list[str], sizes: li
             assert stream.stopped()
             assert sent == so_far[: min(found)]
             return
-        starts = [size for size in range(len(so_far) + 1) if any(stop.startswith(so_far[len(so_far) - size :]) for stop in stops)]
+        starts = [
+            size
+            for size in range(len(so_far) + 1)
+            if any(stop.startswith(so_far[len(so_far) - size :]) for stop in stops)
+        ]
         assert sent == so_far[: len(so_far) - max(starts, default=0)]

@@ -41,7 +41,9 @@ def test_chat_template_hand_example() -> None:
     branches = "{% if n == 1 %}one{% elif n == 2 %}two{% elif n is defined %}many{% else %}none{% endif %}"
     assert [rendered(branches, n=n) for n in (1, 2, 3)] == ["one", "two", "many"]
     assert rendered(branches) == "none"
-    assert rendered("{% for x in xs %}{{ x }}{% if not loop.last %}, {% endif %}{% endfor %}", xs=[1, 2, 3]) == "1, 2, 3"
+    assert (
+        rendered("{% for x in xs %}{{ x }}{% if not loop.last %}, {% endif %}{% endfor %}", xs=[1, 2, 3]) == "1, 2, 3"
+    )
     assert rendered("a  {%- if true -%}  b  {%- endif -%}  c {{- 'd' -}}  e") == "abcde"
     assert chat(DEFAULT_TEMPLATE, ("system", "S"), ("user", "Hi")) == "<|system|>\nS\n<|user|>\nHi\n<|assistant|>\n"
     assert chat(DEFAULT_TEMPLATE, ("user", "Hi"), add_generation_prompt=False) == "<|user|>\nHi\n"
@@ -79,14 +81,21 @@ def test_prompts_are_those_of_the_reference(case: dict[str, Any]) -> None:
 
 def test_a_template_reads_a_message_by_key_and_by_attribute() -> None:
     """Both ways are in use, also for keys that are methods of a dict."""
-    assert rendered("{{ m['content'] }}{{ m.content }}{{ m.call.items }}", m={"content": "a", "call": {}}).startswith("aa")
+    assert rendered("{{ m['content'] }}{{ m.content }}{{ m.call.items }}", m={"content": "a", "call": {}}).startswith(
+        "aa"
+    )
 
 
 def test_special_tokens_tools_and_further_variables_are_at_hand() -> None:
     """As the arguments name them; what a request adds does not replace what the server sets."""
-    template = Template.parse("{{ bos_token }}|{{ eos_token }}|{{ tools }}|{{ documents }}|{{ extra }}|{{ add_generation_prompt }}")
+    template = Template.parse(
+        "{{ bos_token }}|{{ eos_token }}|{{ tools }}|{{ documents }}|{{ extra }}|{{ add_generation_prompt }}"
+    )
     variables = {"extra": 1, "bos_token": "forged"}
-    assert template.render_chat([], add_generation_prompt=False, bos="<s>", eos="</s>", variables=variables) == "<s>|</s>|None|None|1|False"
+    assert (
+        template.render_chat([], add_generation_prompt=False, bos="<s>", eos="</s>", variables=variables)
+        == "<s>|</s>|None|None|1|False"
+    )
     with_tools = template.render_chat([], add_generation_prompt=True, bos="", eos="", tools=[{"name": "f"}])
     assert with_tools == "||[{'name': 'f'}]|None||True"
 
@@ -143,7 +152,11 @@ def test_one_template_renders_in_many_threads() -> None:
 def test_rendering_changes_no_message() -> None:
     """A template may not write into what it reads."""
     messages = [{"role": "user", "content": "a"}]
-    for source in ("{{ messages.append(1) }}", "{{ messages[0].update(role='x') }}", "{% set messages[0].role = 'x' %}"):
+    for source in (
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(role='x') }}",
+        "{% set messages[0].role = 'x' %}",
+    ):
         with pytest.raises((TemplateRenderError, TemplateSyntaxError)):
             Template.parse(source).render({"messages": messages})
     assert messages == [{"role": "user", "content": "a"}]

@@ -20,7 +20,7 @@ SPECIAL = ("<s>", "</s>", "<|end|>")
 
 
 def byte_level_library() -> tokenizers.Tokenizer:
-    """A tokenizer such as Llama 3's: byte-level, BOS from the post-processor; one special token takes the space behind it."""
+    """A tokenizer such as Llama 3's: byte-level, BOS from the post-processor; some special tokens swallow spaces."""
     tokens, merges, _ = byte_level()
     vocab = {token: index for index, token in enumerate([*SPECIAL, *tokens])}
     library = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[(a, b) for a, b in map(str.split, merges)]))
@@ -88,13 +88,10 @@ def test_special_tokens_have_no_bytes_and_added_ones_have() -> None:
     assert BYTE_LEVEL.token_bytes(think) == b"<think>"
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [({}, (0,)), ({"add_bos": True}, (0,)), ({"add_bos": False}, ())],
-)
-def test_bos_is_what_the_post_processor_adds(settings: dict[str, bool], expected: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("add_bos", "expected"), [(None, (0,)), (True, (0,)), (False, ())])
+def test_bos_is_what_the_post_processor_adds(add_bos: bool | None, expected: tuple[int, ...]) -> None:  # noqa: FBT001
     """Unless tokenizer_config.json forbids it."""
-    assert from_tokenizer_json(data_of(LIBRARY), **settings).bos_ids == expected
+    assert from_tokenizer_json(data_of(LIBRARY), add_bos=add_bos).bos_ids == expected
 
 
 def test_bos_may_come_from_the_configuration() -> None:
@@ -103,7 +100,7 @@ def test_bos_may_come_from_the_configuration() -> None:
     assert from_tokenizer_json(data).bos_ids == ()
     assert from_tokenizer_json(data, bos_token="<s>").bos_ids == ()
     assert from_tokenizer_json(data, add_bos=True, bos_token="<s>").bos_ids == (0,)
-    with pytest.raises(CheckpointError, match="'<bos>', which is not in tokenizer.json"):
+    with pytest.raises(CheckpointError, match=r"'<bos>', which is not in tokenizer\.json"):
         from_tokenizer_json(data, add_bos=True, bos_token="<bos>")
 
 
@@ -139,6 +136,15 @@ def test_the_space_that_a_special_token_takes_is_gone_under_attack_too() -> None
     assert BYTE_LEVEL.decode(attacked) == "abc<s>"
 
 
+def test_a_message_does_not_take_the_place_of_a_control_token() -> None:
+    """Where an added token swallows the template's own, the one that a message spelled is still text."""
+    library = byte_level_library()
+    library.add_tokens([AddedToken("the</s>", normalized=False)])
+    tokenizer = from_tokenizer_json(data_of(library))
+    ids = tokenizer.encode_rendered(Rendered("<\ufdd0/s>the</s>", "\ufdd0"))
+    assert ids == [*tokenizer.encode("</s>the", parse_special=False), 1]
+
+
 def test_holes_and_ids_beyond_have_no_text() -> None:
     """Ids need not be dense, and a model may have more logits than its tokenizer has tokens."""
     library = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "b": 3}, merges=[]))
@@ -154,12 +160,16 @@ def test_truncation_and_padding_in_the_file_are_ignored() -> None:
     library = byte_level_library()
     library.enable_truncation(3)
     library.enable_padding(length=8)
-    assert from_tokenizer_json(data_of(library)).encode("the the the the", parse_special=False) == BYTE_LEVEL.encode(
-        "the the the the", parse_special=False
-    )
+    tokenizer = from_tokenizer_json(data_of(library))
+    for text in ("the", "the the the the"):
+        for parse_special in (True, False):
+            expected = BYTE_LEVEL.encode(text, parse_special=parse_special)
+            assert tokenizer.encode(text, parse_special=parse_special) == expected
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"not json", b"\xff", b'{"model": {"type": "BPE", "vocab": {}, "merges": ["a b"]}}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"not json", b"\xff", b'{"model": {"type": "BPE", "vocab": {}, "merges": ["a b"]}}']
+)
 def test_damaged_files_are_refused(data: bytes) -> None:
     """With what the library says about them."""
     with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be read"):
@@ -193,7 +203,7 @@ def test_normalizers_are_the_files_own() -> None:
 
 
 def test_a_message_cannot_reach_a_control_token_through_a_normalizer() -> None:
-    """Full-width brackets that Unicode's NFKC turns into plain ones stay text, while the template's own token is one."""
+    """Full-width brackets that Unicode's NFKC turns into plain ones stay text; the template's own token is one."""
     library = byte_level_library()
     library.normalizer = normalizers.NFKC()
     library.add_special_tokens([AddedToken("<|turn|>", special=True, normalized=True)])

@@ -10,7 +10,7 @@ from tlserve.text.vocab_tokenizer import VocabTokenizer
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 CONTROLS = ("<|bos|>", "<|im_start|>", "<|im_end|>", "[INST]", "PAD")
 WORDS = ("Ġthe", "the", "im", "<|", "|>", "end", "he", "ll", "Ġw", "12", "Ċ")
-PIECES = ("▁t", "he", "▁the", "▁a", "in", "ing", "▁▁", "▁▁▁▁", "<|", *"▁theaingHlo.<|>_md", "é")
+PIECES = ("▁t", "he", "th", "▁the", "e▁", "in", "hi", "ing", "▁▁", "▁▁▁▁", "<|", "<s", *"▁theaingHlo.<|>_mds", "é")
 
 
 def byte_level() -> tuple[list[str], list[str], list[int]]:
@@ -19,7 +19,7 @@ def byte_level() -> tuple[list[str], list[str], list[int]]:
     merges = [f"{word[:-1]} {word[-1]}" for word in grown]
     tokens = list(dict.fromkeys([*CONTROLS, *BYTE_ALPHABET, *grown]))
     types = [CONTROL] * len(CONTROLS) + [NORMAL] * (len(tokens) - len(CONTROLS))
-    return [*tokens, "<think> "], list(dict.fromkeys(merges)), [*types, USER_DEFINED]
+    return [*tokens, "<thé>"], list(dict.fromkeys(merges)), [*types, USER_DEFINED]
 
 
 def sentencepiece() -> tuple[list[str], list[float], list[int]]:

@@ -108,7 +108,7 @@ def test_end_tokens(folder: Folder, files: Mapping[str, Any], ends: tuple[int, .
 
 
 def test_tokenizer(folder: Folder) -> None:
-    """tokenizer.json goes on as bytes; the template's texts come from tokenizer_config.json, or by id from the vocabulary."""
+    """tokenizer.json goes on as bytes; the template's texts are tokenizer_config.json's, or found by their ids."""
     files = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": {"eos_token": "<|im_end|>", "add_bos_token": True}}
     checkpoint = open_checkpoint(folder(files, {"bos_token_id": 3}))
     assert checkpoint.tokenizer == JsonTokenizer(data=TOKENIZER.encode(), add_bos=True)

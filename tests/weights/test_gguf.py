@@ -165,7 +165,7 @@ def test_other_alignment(tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_real_model_opens_quickly(smollm2_path: Path) -> None:
-    """Fifty thousand tokens and merges are read in a fraction of a second (150 ms on an idle machine, room for a busy one)."""
+    """Fifty thousand tokens and merges take some 50 ms on an idle machine; this leaves room for a busy one."""
     times = []
     for _ in range(3):
         start = time.perf_counter()

@@ -127,7 +127,7 @@ def test_hugging_face_names(write_gguf: Any) -> None:
 
 
 def interleaved(rows: np.ndarray, num_heads: int) -> np.ndarray:
-    """Rows as a converter writes them for rope over neighbouring pairs: half-split order, (head, half, pair), to pairs."""
+    """Rows as a converter writes them for rope over neighbours: from (head, half, pair) to (head, pair, half)."""
     return rows.reshape(num_heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 

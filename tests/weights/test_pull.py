@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 from collections.abc import Callable
@@ -175,6 +176,19 @@ def test_waiting_can_be_stopped(gguf: Path, tmp_path: Path) -> None:
     with open_staging(tmp_path / "m", Attendant(ignore, never)), pytest.raises(LoadCancelled):
         pull(f"file:{gguf}", tmp_path / "m", report=seen.append, cancelled=lambda: bool(seen))
     assert seen == [Progress("waiting", 0, None)]
+
+
+def test_lock_on_a_directory_that_is_gone(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the last holder takes the directory away just before its lock is had, a new one is made."""
+    flock = fcntl.flock
+
+    def late(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        (tmp_path / ".m.pull").rmdir()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert (get(gguf, tmp_path / "m") / "m.gguf").read_bytes() == CONTENT
 
 
 def test_disk_without_room(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

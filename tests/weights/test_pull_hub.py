@@ -318,6 +318,7 @@ def unused_port() -> int:
         b"[]",
         b'{"sha": "../x", "siblings": []}',
         b'{"siblings": []}',
+        b'{"sha": "a", "siblings": ["x"]}',
         b'{"sha": "a", "siblings": [{"size": 1}]}',
     ],
 )

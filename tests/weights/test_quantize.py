@@ -1,4 +1,4 @@
-"""Integers, scales and minima stand for exactly the weights of the file, or for the nearest ones when rounding is asked for."""
+"""Integers, scales and minima stand for exactly the file's weights, or for the nearest when rounding is asked for."""
 
 from __future__ import annotations
 

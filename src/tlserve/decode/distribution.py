@@ -85,7 +85,7 @@ def _index_at(weights: Row, share: float, *, side: Literal["left", "right"]) -> 
     The index always has a weight > 0: also where rounding lets a running sum end just short of the target.
     """
     sums = np.cumsum(np.add.reduceat(weights, np.arange(0, len(weights), _SPAN), dtype=np.float64))
-    target = min(share * sums[-1], np.nextafter(sums[-1], 0.0))
+    target = share * sums[-1]  # less than the sum, also when rounded, as share <= 1 - 2**-53
     span = int(np.searchsorted(sums, target, side=side))
     start = span * _SPAN
     running = np.cumsum(weights[start : start + _SPAN], dtype=np.float64)

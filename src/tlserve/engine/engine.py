@@ -43,7 +43,7 @@ class Engine:
 
     def __init__(self, runner: ModelRunner, cfg: EngineConfig, max_waiting: int) -> None:
         self._runner = runner
-        self._speculative = cfg.speculative
+        self._speculative = None if cfg.speculative is None or cfg.speculative.method == "off" else cfg.speculative
         self._blocks = BlockManager(runner.num_blocks, runner.block_size, cfg.prefix_cache)
         limits = Limits(
             max_batch=cfg.max_batch,

@@ -25,18 +25,13 @@ from tlserve.kernels.jit import Kernel, inline, jit
 from tlserve.kernels.kv import KEYS_PER_CHUNK, SCALES_BYTES, chunk_address
 from tlserve.kernels.memory import float_of_bits, get_f32, get_i32, prefetch, put_f32
 from tlserve.kernels.simd import (
-    LOG2_E,
     counting,
-    exp2,
-    fma,
-    greater,
-    highest,
     load,
     splat,
     store,
-    total,
     where_between,
 )
+from tlserve.kernels.softmax import HIDDEN, PARTIAL_CHUNKS, SCORE_STRIDE, merge_row, softmax_row
 from tlserve.kernels.tape import (
     BLOCK_TABLES,
     KV_LAYER_BYTES,
@@ -51,16 +46,14 @@ from tlserve.kernels.tape import (
     TILE_LIST,
 )
 
-PARTIAL_CHUNKS = 8
-
-SCORE_STRIDE = 4 * KEYS_PER_CHUNK * PARTIAL_CHUNKS
-"""Bytes of a row of scores."""
-
 ROW_STEP = 8
 """Scratch has room for whole multiples of this many rows."""
 
 NUMBERS_BYTES = 16
 """A row's four numbers: the totals' maximum and sum, a partial's maximum and sum."""
+
+PARTIAL_NUMBERS_BYTES = 64
+"""Room for a stored partial's maximum and sum, a cache line."""
 
 CHUNKS_AHEAD = 4
 """How far ahead keys and values are asked for: blocks lie anywhere, so the hardware cannot guess the next one."""
@@ -87,13 +80,13 @@ NOWHERE = np.float32(math.inf)
 """The fields of an attention operation and of a merge, whose parts are key/value heads and query heads."""
 
 TILE_SEQUENCE, TILE_ROW, TILE_TOKENS, TILE_FIRST, TILE_STOP, TILE_SLOT = range(6)
+TILE_FIELDS = 6
 """int32 fields of TILE_LIST [tiles, 6]: sequence; first row and number of tokens; partials [first, stop), cut to what the
 rows see; 0, or 1 + the slot of partial 0 in PARTIALS if the tile leaves its partials to `merge`."""
 
 SPLIT_ROW, SPLIT_SLOT = range(2)
+SPLIT_FIELDS = 2
 """int32 fields of SPLIT_LIST [rows, 2]: row, slot of partial 0."""
-
-HIDDEN = np.float32(-math.inf)
 
 
 def scratch_bytes(rows: int, wide: int) -> int:
@@ -107,7 +100,7 @@ def scratch_bytes(rows: int, wide: int) -> int:
 
 def partial_bytes(wide: int) -> int:
     """Bytes of one stored partial of one query head: mixed values, maximum, sum."""
-    return 4 * wide + 64
+    return 4 * wide + PARTIAL_NUMBERS_BYTES
 
 
 @jit
@@ -138,7 +131,7 @@ def _place_of_chunk(op: Any, step: Any, sequence: int, head: int, chunk: int) ->
 
 def attend(op: Any, step: Any, tile: int, member: int) -> None:
     """Some tokens' query heads of one key/value head, over their partials."""
-    entry = step[TILE_LIST] + 24 * (tile // op[PARTS])
+    entry = step[TILE_LIST] + 4 * TILE_FIELDS * (tile // op[PARTS])
     head, wide = tile % op[PARTS], _wide(op[HEAD_DIM])
     sequence, slot = get_i32(entry + 4 * TILE_SEQUENCE), get_i32(entry + 4 * TILE_SLOT)
     first_row, tokens = get_i32(entry + 4 * TILE_ROW), get_i32(entry + 4 * TILE_TOKENS)
@@ -162,9 +155,11 @@ def attend(op: Any, step: Any, tile: int, member: int) -> None:
             maximum, weight = get_f32(own + 8), get_f32(own + 12)
             if slot != 0:
                 query_head = (slot - 1 + partial) * op[KV_HEADS] * op[GROUP] + head * op[GROUP] + row
-                _keep_partial(mixed, maximum, weight, wide, step[PARTIALS] + query_head * (4 * wide + 64))
+                _keep_partial(
+                    mixed, maximum, weight, wide, step[PARTIALS] + query_head * (4 * wide + PARTIAL_NUMBERS_BYTES)
+                )
             elif weight != np.float32(0.0):  # the row sees some of these keys, or has a NaN
-                _merge_row(totals + row * 4 * wide, own, mixed, maximum, weight, wide)
+                merge_row(totals + row * 4 * wide, own, mixed, maximum, weight, wide)
     if slot == 0:
         for row in range(rows):
             weight = get_f32(numbers + NUMBERS_BYTES * row + 4)
@@ -232,7 +227,7 @@ def _one_partial(
         seen = np.float32(_first_seen(op, position))
         cap = float_of_bits(op[CAP])
         own = numbers + NUMBERS_BYTES * row + 8
-        _softmax_row(scores + row * SCORE_STRIDE, keys, chunks, seen, np.float32(position), cap, own)
+        softmax_row(scores + row * SCORE_STRIDE, keys, chunks, seen, np.float32(position), cap, own)
     _clear(mixed, rows * wide)
     for i in range(chunks):
         place = _place_of_chunk(op, step, sequence, head, first + i)
@@ -305,60 +300,11 @@ def _mix_rows(size: int, values: int, wide: int, shares: int, rows: int, mixed: 
 
 
 @jit
-def _softmax_row(
-    scores: int, keys: int, chunks: int, first_seen: np.float32, position: np.float32, cap: np.float32, numbers: int
-) -> None:
-    """Turn scores into shares: 2**(score - maximum) * value scale, 0 for keys that the row does not see.
-
-    ``numbers`` get the maximum and the sum of powers, which is 0 if and only if the row sees no key.
-    """
-    peaks = splat(HIDDEN)
-    for i in range(chunks):
-        score = load(scores + 64 * i)
-        if cap > np.float32(0.0):
-            score = _capped(score, cap)
-        score = where_between(score, load(keys + 64 * i), first_seen, position, HIDDEN)
-        store(scores + 64 * i, score)
-        peaks = greater(score, peaks)
-    maximum = highest(peaks)
-    sums = splat(np.float32(0.0))
-    for i in range(chunks):
-        seen = load(keys + 64 * i)
-        power = exp2(load(scores + 64 * i) - splat(maximum))
-        power = where_between(power, seen, first_seen, position, np.float32(0.0))
-        share = power * load(keys + SCORE_STRIDE + 64 * i)
-        store(scores + 64 * i, where_between(share, seen, first_seen, position, np.float32(0.0)))
-        sums = sums + power
-    put_f32(numbers, maximum)
-    put_f32(numbers + 4, total(sums))
-
-
-@jit
-def _capped(score: Any, cap: np.float32) -> Any:
-    """Cap * tanh(score) * log2(e); tanh x = 1 - 2 / (1 + e**2x)."""
-    one = splat(np.float32(1.0))
-    tanh = one - splat(np.float32(2.0)) / (one + exp2(score * splat(np.float32(2.0 * LOG2_E))))
-    return tanh * splat(cap * np.float32(LOG2_E))
-
-
-@jit
 def _keep_partial(mixed: int, maximum: np.float32, weight: np.float32, wide: int, place: int) -> None:
     for i in range(0, wide, 16):
         store(place + 4 * i, load(mixed + 4 * i))
     put_f32(place + 4 * wide, maximum)
     put_f32(place + 4 * wide + 4, weight)
-
-
-@jit
-def _merge_row(totals: int, numbers: int, mixed: int, maximum: np.float32, weight: np.float32, wide: int) -> None:
-    """Add a partial to a row's totals; ``numbers``: the totals' maximum and sum."""
-    before = get_f32(numbers)
-    after = max(before, maximum)
-    keep, join = exp2(splat(before - after)), exp2(splat(maximum - after))
-    for i in range(0, wide, 16):
-        store(totals + 4 * i, fma(load(mixed + 4 * i), join, load(totals + 4 * i) * keep))
-    put_f32(numbers, after)
-    put_f32(numbers + 4, highest(fma(splat(weight), join, splat(get_f32(numbers + 4)) * keep)))
 
 
 @jit
@@ -371,7 +317,7 @@ def _write_result(op: Any, totals: int, weight: np.float32, token: int, query_he
 
 def merge(op: Any, step: Any, tile: int, member: int) -> None:
     """One query head of a row whose partials were computed by several tiles."""
-    entry = step[SPLIT_LIST] + 8 * (tile // op[PARTS])
+    entry = step[SPLIT_LIST] + 4 * SPLIT_FIELDS * (tile // op[PARTS])
     query_head = tile % op[PARTS]
     row, slot = get_i32(entry + 4 * SPLIT_ROW), get_i32(entry + 4 * SPLIT_SLOT)
     position = get_i32(step[POSITIONS] + 4 * row)
@@ -383,10 +329,10 @@ def merge(op: Any, step: Any, tile: int, member: int) -> None:
     put_f32(numbers + 4, np.float32(0.0))
     start = _chunk_of(op, _first_seen(op, position)) // PARTIAL_CHUNKS
     for partial in range(start, _chunk_of(op, position) // PARTIAL_CHUNKS + 1):
-        place = step[PARTIALS] + ((slot + partial) * op[PARTS] + query_head) * (4 * wide + 64)
+        place = step[PARTIALS] + ((slot + partial) * op[PARTS] + query_head) * (4 * wide + PARTIAL_NUMBERS_BYTES)
         maximum, weight = get_f32(place + 4 * wide), get_f32(place + 4 * wide + 4)
         if weight != np.float32(0.0):
-            _merge_row(totals, numbers, place, maximum, weight, wide)
+            merge_row(totals, numbers, place, maximum, weight, wide)
     _write_result(op, totals, get_f32(numbers + 4), row, query_head)
 
 

@@ -18,8 +18,9 @@ from numba.extending import intrinsic
 
 from tlserve.kernels.cache_dir import compile_cache_directory
 
-# Before the first function below is compiled: numba asks for its cache directory then.
-config.CACHE_DIR = str(compile_cache_directory())
+# Before any function is compiled: numba asks for its cache directory then.
+_settings: Any = config
+_settings.CACHE_DIR = str(compile_cache_directory())
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tlserve.kernels.attention import PARTIAL_CHUNKS
 from tlserve.kernels.kv import KEYS_PER_CHUNK
+from tlserve.kernels.softmax import PARTIAL_CHUNKS
 
 SPLIT_FROM = 4
 """A piece of a spread context has at least this many partials."""

@@ -43,6 +43,7 @@ TASK, DONE, BELL, ASLEEP, WAITING, OP, STEP, STOP = (CACHE_LINE * i for i in ran
 
 NEXT_TILE = 1 << 16
 MOST_TILES = 0xFFFF
+"""What TASK can count; an operation of more (a batch of 16,000 tokens) is run by the conductor alone."""
 
 SPINS = 3000
 """Turns of a waiting loop before sleeping: some 30 us, longer than most operations, shorter than a scheduler slot."""
@@ -56,7 +57,7 @@ def play(words: int, tape: int, first: int, stop: int, step: int, num_members: i
         rows = atomics.read(step + 8 * atomics.read(op + 8 * EXTENT))
         per_tile = atomics.read(op + 8 * ROWS_PER_TILE)
         tiles = (rows + per_tile - 1) // per_tile * atomics.read(op + 8 * PARTS)
-        if tiles == 1 or num_members == 1:
+        if tiles == 1 or num_members == 1 or tiles > MOST_TILES:
             for tile in range(tiles):
                 atomics.call_kernel(atomics.read(op + 8 * KERNEL), op, step, tile, 0)
         elif tiles > 1:

@@ -13,6 +13,7 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
+from tlserve.errors import EngineError
 from tlserve.kernels import attention, kv
 from tlserve.kernels.buffers import aligned_zeros, padded
 from tlserve.kernels.jit import CompiledKernel, Kernel
@@ -135,7 +136,12 @@ class NumbaRunner:
         self.team.close()
 
     def forward(self, batch: ForwardBatch) -> Float32Array:
-        """Store KV of every row, attend within each sequence, return logits [R, vocab_size]."""
+        """Store KV of every row, attend within each sequence, return logits [R, vocab_size].
+
+        Raises:
+            EngineError: a sequence is longer than max_model_len.
+
+        """
         wide = np.empty((len(batch.logit_rows), self._program.logit_stride), np.float32)
         step, keep = self._step(batch, self._pool, wide)
         operations = len(self._tape.records)
@@ -194,6 +200,9 @@ class NumbaRunner:
         self, batch: ForwardBatch, pool: NDArray[np.uint8], logits: Float32Array
     ) -> tuple[NDArray[np.int64], list[NDArray[np.int32]]]:
         """The step's numbers, and the arrays that must outlive it."""
+        if int(batch.context_len.max()) > self.max_model_len:
+            longest = int(batch.context_len.max())
+            raise EngineError(f"a sequence of {longest} tokens is longer than max_model_len {self.max_model_len}")
         if batch.num_rows > self._program.rows:
             self._write_program(padded(batch.num_rows, ROWS_AT_FIRST))
         lengths = np.diff(batch.query_start)

@@ -196,20 +196,20 @@ class Scheduler:
                 step.add(sequence, 1)
 
     def _continue_prefills(self, step: _Step) -> None:
-        """Chunks for those further behind, running and waiting in one order, while the budget lasts."""
-        running = deque(sequence for sequence in self._running_by_rank() if sequence.num_behind > 1)
-        line_moves = True
+        """Chunks for those further behind, best rank first, while the budget lasts."""
+        behind = deque(sequence for sequence in self._running_by_rank() if sequence.num_behind > 1)
         while step.budget:
-            first = self._waiting.first if line_moves else None
-            if first is not None and (not running or first.rank < running[0].rank):
-                line_moves = self._start(first, step)
-                sequence = first if line_moves else None
-            elif running:
-                sequence = running.popleft()
-            else:
+            sequence = self._next_prefill(behind, step)
+            if sequence is None:
                 return
-            if sequence is not None:
-                step.add(sequence, min(sequence.num_behind, self._limits.prefill_chunk, step.budget))
+            step.add(sequence, min(sequence.num_behind, self._limits.prefill_chunk, step.budget))
+
+    def _next_prefill(self, behind: deque[Sequence], step: _Step) -> Sequence | None:
+        """The best rank among those that run and the first in line, if that one can start."""
+        first = self._waiting.first
+        if first is not None and (not behind or first.rank < behind[0].rank) and self._start(first, step):
+            return first
+        return behind.popleft() if behind else None
 
     def _add_drafts(self, step: _Step) -> None:
         """Fill what is left of the budget with guesses, without taking a block that somebody is about to need."""
@@ -220,8 +220,9 @@ class Scheduler:
             sequence = chunk.sequence
             drafts = drafter.propose(sequence.tokens, min(step.budget, sequence.max_drafts))
             drafts = drafts[: self._room_for_drafts(sequence, len(drafts))]
-            step.chunks[index] = evolve(chunk, drafts=drafts)
-            step.budget -= len(drafts)
+            if drafts:
+                step.chunks[index] = evolve(chunk, drafts=drafts)
+                step.budget -= len(drafts)
 
     # ---- learning what came of it ----------------------------------------------------------------------------------
 

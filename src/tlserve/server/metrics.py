@@ -91,6 +91,12 @@ class _EngineCollector(Collector):
         yield CounterMetricFamily(
             "tl_engine_kv_evictions", "Cached KV blocks given up for new ones.", stats.kv_evictions_total
         )
+        yield CounterMetricFamily(
+            "tlserve_drafted_tokens", "Tokens guessed by speculation.", stats.drafted_tokens_total
+        )
+        yield CounterMetricFamily(
+            "tlserve_accepted_tokens", "Guessed tokens that turned out right.", stats.accepted_tokens_total
+        )
 
 
 def _block_states(stats: EngineStats) -> Iterable[tuple[str, int]]:

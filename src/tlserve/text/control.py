@@ -35,7 +35,7 @@ class ControlFinder:
 def any_of(strings: Iterable[str]) -> str:
     """A regular expression for any of the strings, the longest first; for none if there are none.
 
-    It branches like a trie, so that matching does not slow down with their number (Gemma has thousands of control tokens).
+    It branches like a trie, so that matching does not slow down with their number: Gemma has thousands of them.
     """
     return _branches(sorted(set(filter(None, strings)))) or _NEVER
 

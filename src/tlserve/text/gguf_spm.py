@@ -70,7 +70,7 @@ def from_gguf_spm(
 
 
 def _merges(vocab: GgufVocab, scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every split of every normal piece into two, best piece first. Control tokens, bytes and unused ones are never joined."""
+    """Every split of every normal piece into two, best piece first; control tokens and bytes are left out."""
     normal = vocab.of_type(TokenType.NORMAL)
     parts = frozenset(vocab.tokens[token] for token in normal)
     return [

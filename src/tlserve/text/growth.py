@@ -1,7 +1,7 @@
 """How large the result of an operation will be, told before it runs.
 
-Covers what can turn little into much: repetition, padding, formatting, joining and replacing. An estimate is too small by
-no more than a constant factor. Sizes are characters or elements; an ``Extent`` measures a value written out.
+Covers what can turn little into much: repetition, padding, formatting, joining and replacing. An estimate is too
+small by no more than a constant factor. Sizes are characters or elements; an ``Extent`` measures a value written out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Growth: TypeAlias = Callable[..., int]
 
 _MAX_BITS = 4096  # of an integer; Python itself refuses to write one of more than about 14,000
 _MAX_DIGITS = 300  # after the point; a float has no more
-_PERCENT_FIELD = re.compile(r"%(?:\(.*?\))?[-#0 +]*(\*|\d+)?(?:\.(\*|\d+))?")
+# Whatever could be the width or the precision of a %-field, wherever it stands: keys may hold anything.
+_PERCENT_WIDTH = re.compile(r"(?<!\d)\d++(?=\.[\d*a-zA-Z]|[a-zA-Z%])|\*")
 
 
 def size(value: object) -> int:
@@ -49,7 +50,7 @@ def _check_bits(operator: str, left: int, right: int) -> None:
 
 
 def _percent(extent: Extent, form: str, values: object) -> int:
-    widths = [width for field in _PERCENT_FIELD.findall(form) for width in field if width]
+    widths = _PERCENT_WIDTH.findall(form)
     return _formatted(extent, form, widths, values if isinstance(values, tuple) else (values,))
 
 
@@ -64,7 +65,7 @@ def _format(extent: Extent, form: str, *args: object, **kwargs: object) -> int:
 
 
 def _formatted(extent: Extent, form: str, widths: Sequence[str], values: Sequence[object]) -> int:
-    """Every field may be as long as the longest value and as wide as its width, which ``*`` and ``{`` take from a value."""
+    """Every field may be as long as the longest value, or as its width; ``*`` and ``{`` take that from a value."""
     widest = max((abs(value) for value in values if isinstance(value, int)), default=0)
     padding = sum(int(width) if width.isdecimal() else widest for width in widths)
     fields = form.count("%") + form.count("{")
@@ -87,7 +88,7 @@ def _replaced(extent: Extent, s: object, old: object, new: object, count: object
     return extent(s) + str(s).count(str(old)) * extent(new)
 
 
-def _indented(extent: Extent, s: object, width: object = 4, first: object = None, blank: object = None) -> int:  # noqa: ARG001
+def _indented(extent: Extent, s: object, width: object = 4, *_: object, **__: object) -> int:
     return extent(s) + (str(s).count("\n") + 1) * (max(width, 0) if isinstance(width, int) else size(width))
 
 
@@ -125,8 +126,8 @@ FILTERS: Mapping[str, Growth] = MappingProxyType({
     "slice": _sliced,
     "wordwrap": _wrapped,
     **dict.fromkeys(
-        ("capitalize", "e", "escape", "forceescape", "lower", "string", "striptags", "title", "trim", "truncate", "upper",
-         "urlencode", "wordcount"),
+        ("capitalize", "e", "escape", "forceescape", "lower", "string", "striptags", "title", "trim", "truncate",
+         "upper", "urlencode", "wordcount"),
         written,
     ),
 })  # fmt: skip

@@ -1,12 +1,13 @@
 """Marks the text of messages so that none of it can pass for a control token once it is rendered.
 
-Control tokens are spelled with brackets of some kind: ``<|im_end|>``, ``[INST]``. A mark goes behind every character of a
-message that could begin a control string, and before every one that could end it. Whatever a template then does to
-the text (cut, trim, join, delete from the middle), no control string comes out of it whole, nor out of it and the
-template's own text together. Tokenizers look for control strings in the marked prompt and then drop the marks.
+A mark goes behind every character of a message that could begin a control string such as ``<|im_end|>``, and before
+every one that could end it. Whatever a template then does to the text (cut, trim, join, delete from the middle), no
+control string comes out of it whole, nor out of it and the template's own text together. Tokenizers look for control
+strings in the marked prompt and then drop the marks.
 
-Markup that the template itself looks for, such as ``</think>``, stays as it is where that is harmless: a template that takes it
-out of a message must find it. What lies between two brackets of the template is the template's affair: ``'<|' + role + '|>'``.
+Two things stay as they are, for a template to find them: markup that it looks for itself, such as ``</think>``, where
+that is harmless, and strings that are but a word it knows, such as a role or a key. What a template puts around such a
+word, as in ``'<|' + role + '|>'``, is its own affair.
 """
 
 from __future__ import annotations
@@ -32,14 +33,12 @@ class Marker:
 
     def __init__(self, control: Iterable[str], literals: Iterable[str]) -> None:
         control = [string for string in control if len(string) > 1]
-        bracketed = [string for string in control if _is_bracket(string[0]) and _is_bracket(string[-1])]
-        self._first = frozenset(string[0] for string in bracketed)
-        self._last = frozenset(string[-1] for string in bracketed)
         literals = frozenset(literals)
-        self._names = frozenset(literal for literal in literals if not any(string in literal for string in control))
-        kept = [literal for literal in literals if not any(_touch(literal, string) for string in control)]
-        self._brackets = re.compile(f"{any_of(kept)}|({any_of(self._first | self._last)})")
-        self._words = [_word_pattern(string) for string in control if string not in bracketed]
+        self._first = frozenset(string[0] for string in control)
+        self._last = frozenset(string[-1] for string in control)
+        self._words = frozenset(word for word in literals if word.isidentifier() and not _holds(word, control))
+        markup = [literal for literal in literals if not any(_touch(literal, string) for string in control)]
+        self._pattern = re.compile(f"{any_of(markup)}|({any_of(self._first | self._last)})")
 
     def choose(self, *values: object) -> str:
         """A mark that occurs in none of these values, not even escaped.
@@ -65,20 +64,16 @@ class Marker:
 
     def _marked_text(self, text: str, mark: str) -> str:
         def around(found: re.Match[str]) -> str:
-            bracket = found[1]
-            if bracket is None:  # markup of the template's own
+            char = found[1]
+            if char is None:  # markup of the template's own
                 return found[0]
-            return (mark if bracket in self._last else "") + bracket + (mark if bracket in self._first else "")
+            return (mark if char in self._last else "") + char + (mark if char in self._first else "")
 
-        marked = self._brackets.sub(around, text)
-        # A word that the template knows, such as a role or a key, is looked for and must not change.
-        for pattern in () if text in self._names else self._words:
-            marked = pattern.sub(mark, marked)
-        return marked
+        return text if text in self._words else self._pattern.sub(around, text)
 
 
-def _is_bracket(char: str) -> bool:
-    return not (char.isalnum() or char.isspace())
+def _holds(text: str, control: Iterable[str]) -> bool:
+    return any(string in text for string in control)
 
 
 def _touch(literal: str, control: str) -> bool:
@@ -89,17 +84,6 @@ def _touch(literal: str, control: str) -> bool:
         or control in literal
         or any(literal[-size:] == control[:size] or literal[:size] == control[-size:] for size in overlaps)
     )
-
-
-def _word_pattern(control: str) -> re.Pattern[str]:
-    """Where to break a control string without brackets: in it, in its beginning at the end of a text, in its end at the start.
-
-    A mark behind every ``u`` of a text would be too many, so a filter that deletes from the middle is not provided for here.
-    """
-    first, last, size = re.escape(control[0]), re.escape(control[-1]), len(control)
-    begins = "|".join([re.escape(control[1:]), *(re.escape(control[1:end]) + r"\Z" for end in range(1, size))])
-    ends = "|".join(rf"(?<=\A{re.escape(control[start:-1])})" for start in range(1, size))
-    return re.compile(rf"(?<={first})(?={begins})|(?:{ends})(?={last})")
 
 
 def _texts(value: object) -> Iterator[str]:

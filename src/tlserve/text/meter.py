@@ -1,6 +1,7 @@
 """What rendering a chat template may cost, and the meter that holds it to that.
 
-A template comes with the model, from whoever made it, and reads what any client sends: neither may stall or swell the server.
+A template comes with the model, from whoever made it, and reads what any client sends: neither may stall or swell
+the server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Renders conversations for one model: its template, its special tokens, and no way from a message to a control token."""
+"""Renders the conversations of one model, with no way from a message to a control token.
+
+Puts together the template, its special tokens and the marks; tokenizers take the result.
+"""
 
 from __future__ import annotations
 

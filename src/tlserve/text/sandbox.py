@@ -47,7 +47,6 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # a constant like 'x' * 10**9 must not be built while compiling
             finalize=_finalize,
             extensions=[loopcontrols, _GenerationTag],
         )

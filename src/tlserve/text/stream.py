@@ -1,6 +1,6 @@
 """Turns the bytes of generated tokens into text that is safe to send.
 
-Knows bytes, characters and stop strings; tokens, server-sent events and the question when a request ends belong to others.
+Knows bytes, characters and stop strings; tokens, server-sent events and how a request ends belong to others.
 
 Invariant: the concatenation of everything returned is the decoded text up to the first stop string, and no stop
 string, nor a beginning of one that was later completed, was ever part of it.
@@ -64,8 +64,8 @@ class TextStream:
 class _StopMatcher:
     """How much of one stop string the end of the text spells, kept up to date one character at a time.
 
-    Knuth, Morris, Pratt, "Fast pattern matching in strings" (1977): each character costs amortised constant time however
-    long the stop string and the text are.
+    Knuth, Morris, Pratt, "Fast pattern matching in strings" (1977): each character costs amortised constant time,
+    however long the stop string and the text are.
     """
 
     __slots__ = ("_borders", "_stop", "matched")
@@ -76,7 +76,7 @@ class _StopMatcher:
         self.matched = 0  # characters of the stop that the text ends with
 
     def feed(self, text: str) -> int | None:
-        """Reads on; returns where the first occurrence begins, counted from the start of ``text`` (so maybe below 0)."""
+        """Reads on; returns where the first occurrence begins, counted from the start of ``text``, so maybe below 0."""
         for end, char in enumerate(text, start=1):
             self.matched = _advance(self._stop, self._borders, self.matched, char)
             if self.matched == len(self._stop):

@@ -1,7 +1,7 @@
 """Chat templates: conversations become the text that the model was trained on.
 
-A template is Jinja as Hugging Face's ``apply_chat_template`` runs it. What it may not do (the sandbox) and how much (the meter)
-is settled beside; telling a message's text from control tokens is the prompt renderer's.
+A template is Jinja as Hugging Face's ``apply_chat_template`` runs it. What it may do (the sandbox) and how much (the
+meter) is settled beside; telling a message's text from control tokens is the prompt renderer's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FAULTS = (
     AttributeError,
     LookupError,
     MemoryError,
-    RecursionError,
+    RuntimeError,
     TypeError,
     ValueError,
 )

@@ -1,7 +1,7 @@
 """What every tokenizer can do, whatever file it came from.
 
-The builders live beside it: ``byte_tokenizer``, ``tokenizer_json``, ``gguf_bpe``, ``gguf_spm``. Chat templates are rendered
-elsewhere; here their result becomes ids.
+The builders live beside it: ``byte_tokenizer``, ``tokenizer_json``, ``gguf_bpe``, ``gguf_spm``. Chat templates are
+rendered elsewhere; here their result becomes ids.
 """
 
 from __future__ import annotations

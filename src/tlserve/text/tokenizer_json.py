@@ -74,9 +74,8 @@ def _spelling(data: bytes) -> Callable[[str], bytes]:
     for name in decoders:
         if name in _SPELLINGS:
             return _SPELLINGS[name]
-    raise UnsupportedModelError(
-        f"tokenizer.json decodes with {' and '.join(decoders) or 'nothing'}: use a model with one of {', '.join(_SPELLINGS)}"
-    )
+    found, served = " and ".join(decoders) or "nothing", ", ".join(_SPELLINGS)
+    raise UnsupportedModelError(f"tokenizer.json decodes with {found}: use a model that decodes with one of {served}")
 
 
 def _decoders(decoder: object) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """A tokenizer over a vocabulary, run by the ``tokenizers`` library.
 
-The builders decide what the vocabulary, its merges and its pre-tokenizer are. Here: what is a control token and what is not.
+The builders decide what the vocabulary, its merges and its pre-tokenizer are; here, what is a control token and what
+is not.
 
 Invariant: no id of a control token comes out of text that a message brought in.
 """
@@ -83,7 +84,7 @@ class VocabTokenizer:
         return ids if ids[: len(bos)] == bos else bos + ids
 
     def encode_rendered(self, rendered: Rendered) -> list[int]:
-        """See `Tokenizer.encode_rendered`; the ids are those of the whole prompt at once wherever no message spells a control token."""
+        """See `Tokenizer.encode_rendered`; where no message spells a control token, the prompt is one text."""
         text = without_surrogates(rendered.text)
         marked = without_surrogates(rendered.marked)
         ids = _encode(self._parsing, text)
@@ -146,7 +147,7 @@ def _literal_twin(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _continuing_twin(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The literal twin for text that is not the first: where the tokenizer puts a space before the first word only, it puts none."""
+    """The literal twin for what is not the start: if only the first word gets a space in front, nothing does here."""
     twin = _literal_twin(library)
     words = library.pre_tokenizer
     if isinstance(words, pre_tokenizers.Metaspace) and words.prepend_scheme == "first":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -58,14 +58,19 @@ def fetch_hub(source: HubSource, staging: Path, attendant: Attendant) -> list[Pu
     done = 0
     for file in files:
         url = f"{endpoint}/{source.repo}/resolve/{commit}/{urllib.parse.quote(file.path)}"
-        part, before = file.part(staging), done
-
-        def beat(part: Path = part, before: int = before) -> None:
-            attendant.tell("downloading", before + part.stat().st_size, total)
-
-        client.download(url, part, file.size, beat)
+        part = file.part(staging)
+        client.download(url, part, file.size, _growth(attendant, part, done, total))
         done += file.size
     return list(_verify(source, files, staging, attendant))
+
+
+def _growth(attendant: Attendant, part: Path, before: int, total: int) -> Callable[[], None]:
+    """Tells how far the whole fetch is while ``part`` grows."""
+
+    def beat() -> None:
+        attendant.tell("downloading", before + part.stat().st_size, total)
+
+    return beat
 
 
 def _connect(attendant: Attendant) -> tuple[str, HttpClient]:
@@ -83,7 +88,7 @@ def _list_model(source: HubSource, endpoint: str, client: HttpClient) -> tuple[s
     document = client.document(url)
     try:
         commit, listed = _read_listing(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise PullError(f"{url}: not a listing of files as the hub gives it ({error!r})") from error
     if source.file is not None:
         if source.file not in listed:
@@ -132,10 +137,10 @@ def _verify(source: HubSource, files: list[_HubFile], staging: Path, attendant: 
         found = hash_file(part, beat)
         if found.size != file.size or file.sha256 not in (None, found.sha256):
             part.unlink()
-            problem = (
-                f"{file.path} has {found.size} bytes, sha256 {found.sha256}; listed are {file.size}, {file.sha256}"
+            problem = f"{file.path} has {found.size} bytes, sha256 {found.sha256}"
+            raise PullError(
+                f"{source}: {problem}; listed are {file.size}, {file.sha256}; it was damaged on its way, try again"
             )
-            raise PullError(f"{source}: {problem}; it was damaged on its way, try again")
         yield PulledFile(file.name, found.size, found.sha256)
     for file in files:
         file.part(staging).rename(staging / file.name)
