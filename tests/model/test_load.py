@@ -80,7 +80,7 @@ def test_the_runner_tells_its_size(open_tiny: OpenTiny, make_runner: MakeRunner)
     assert (runner.vocab_size, runner.hidden_size) == (256, 64)
     # 3 layers, 2 heads of 32, 4 tokens, keys and values, 4 bytes
     assert runner.kv_bytes_per_block == 3 * 2 * 32 * 4 * 2 * 4
-    assert kv_bytes_per_block(checkpoint, kernels="numpy", block_size=4) == runner.kv_bytes_per_block
+    assert kv_bytes_per_block(checkpoint, kernels="numpy", weights="auto", block_size=4) == runner.kv_bytes_per_block
     assert context_length(checkpoint) == 512
     assert "qwen3" in runner.description
 
@@ -88,7 +88,9 @@ def test_the_runner_tells_its_size(open_tiny: OpenTiny, make_runner: MakeRunner)
 def test_a_bigram_needs_no_kv(make_runner: MakeRunner, forward: Forward) -> None:
     """Its context is bounded all the same; a config may name another bound."""
     runner = make_runner(bigram())
-    assert runner.kv_bytes_per_block == kv_bytes_per_block(bigram(), kernels="numpy", block_size=16) == 0
+    assert (
+        runner.kv_bytes_per_block == kv_bytes_per_block(bigram(), kernels="numpy", weights="auto", block_size=16) == 0
+    )
     assert forward(runner, ROWS).argmax(axis=1).tolist() == [2, 3, 4, 5]
     assert context_length(bigram()) == 8192
     assert context_length(bigram(max_position_embeddings=64)) == 64

@@ -192,7 +192,9 @@ def test_bpe_tokenizer(write_gguf: Any) -> None:
     assert checkpoint.chat_template == "{{ messages }}"
 
 
-@pytest.mark.parametrize(("pre", "adds"), [("smollm", False), ("llama-bpe", True), ("qwen2", False), (None, False)])
+@pytest.mark.parametrize(
+    ("pre", "adds"), [("smollm", False), ("llama-bpe", True), ("tekken", True), ("qwen2", False), (None, False)]
+)
 def test_begin_token_of_old_bpe_files(write_gguf: Any, pre: str | None, *, adds: bool) -> None:
     """Without the key, only Llama 3's vocabulary begins a text with its begin token."""
     tokenizer = open_checkpoint(write_gguf({"tokenizer.ggml.pre": pre})).tokenizer

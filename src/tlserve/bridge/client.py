@@ -9,7 +9,7 @@ import itertools
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import attrs
@@ -40,6 +40,7 @@ class EngineClient:
         self._mailroom = Mailroom(self._inbox.put)
         self._ids = itertools.count(1)
         self._model: ServedModel | None = None
+        self._news = trio.Event()
         self._settled = trio.Event()
         self._ended = trio.Event()
         self._stopping = threading.Event()
@@ -88,6 +89,10 @@ class EngineClient:
         """End every open request with ``error``."""
         self._mailroom.fail_all(error)
 
+    async def wait_progress(self) -> None:
+        """Wait until ``progress`` has changed."""
+        await self._news.wait()
+
     async def wait_settled(self) -> None:
         """Wait until the model is loaded, or the engine thread has ended without getting there."""
         await self._settled.wait()
@@ -108,11 +113,13 @@ class EngineClient:
 
     def _became_ready(self, model: ServedModel) -> None:
         self._model = model
-        self.progress = LoadProgress(LoadPhase.READY)
+        self._progressed(LoadProgress(LoadPhase.READY))
         self._settled.set()
 
     def _progressed(self, progress: LoadProgress) -> None:
         self.progress = progress
+        self._news.set()
+        self._news = trio.Event()
 
     def _set_ended(self) -> None:
         self._settled.set()
@@ -136,7 +143,8 @@ class EngineClient:
         def post(delivery: Delivery) -> None:
             token.run_sync_soon(self._mailroom.deliver, delivery)
 
-        EngineLoop(loaded.engine, self._inbox, post, step_delay=config.step_delay).run()
+        with closing(loaded.engine) as engine:
+            EngineLoop(engine, self._inbox, post, step_delay=config.step_delay).run()
 
     async def _watch_thread(self, config: ServeConfig, load: Loader, released: trio.Event) -> None:
         """Run the engine thread; when it fails, fail its requests at once and the owner's block at its end."""
@@ -151,7 +159,7 @@ class EngineClient:
             self._set_ended()
         except Exception as error:
             self.failure = error
-            self.progress = LoadProgress(LoadPhase.FAILED, detail=str(error))
+            self._progressed(LoadProgress(LoadPhase.FAILED, detail=str(error)))
             self._model = None
             self._mailroom.fail_all(EngineDead("the engine failed while this request ran; send it again"))
             self._set_ended()

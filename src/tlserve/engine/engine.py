@@ -198,6 +198,11 @@ class Engine:
         embedding: list[float] = pool_embedding(self._runner.run_once(tokens), self._runner.hidden_size).tolist()
         return embedding
 
+    def close(self) -> None:
+        """End every request and what the runner keeps running."""
+        self.abort_all()
+        self._runner.close()
+
     def _check(self, r: GenRequest) -> None:
         """Whether the request can be served at all, whatever else runs."""
         if not r.prompt or r.max_tokens < 1:

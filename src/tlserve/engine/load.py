@@ -68,7 +68,7 @@ def load_engine(
     """
     started_at = time.monotonic()
     checkpoint = _open(config, report, on_fetch)
-    tokenizer = build_tokenizer(checkpoint.tokenizer)
+    tokenizer = build_tokenizer(checkpoint.tokenizer, bos_token=checkpoint.bos_token or None)
     template = Template.parse(checkpoint.chat_template or DEFAULT_TEMPLATE)
     runner = _load_runner(config, checkpoint, report)
     engine = Engine(runner, config.engine, config.queue_capacity)
@@ -128,7 +128,9 @@ def _num_blocks(config: ServeConfig, checkpoint: Checkpoint, max_model_len: int)
     engine = config.engine
     if engine.num_blocks is not None:
         return engine.num_blocks
-    block_bytes = kv_bytes_per_block(checkpoint, kernels=engine.kernels, block_size=engine.block_size)
+    block_bytes = kv_bytes_per_block(
+        checkpoint, kernels=engine.kernels, weights=engine.weights, block_size=engine.block_size
+    )
     enough = -(-max(max_model_len, DEFAULT_KV_TOKENS) // engine.block_size)
     if block_bytes == 0:
         return enough

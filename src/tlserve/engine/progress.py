@@ -18,6 +18,11 @@ class LoadPhase(Enum):
     READY = "ready"
     FAILED = "failed"
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether something is being done that brings the model nearer."""
+        return self in (LoadPhase.FETCHING, LoadPhase.LOADING, LoadPhase.WARMING)
+
 
 @frozen
 class LoadProgress:
@@ -26,6 +31,15 @@ class LoadProgress:
     phase: LoadPhase
     fraction: float | None = None
     detail: str = ""
+
+    def facts(self) -> dict[str, object]:
+        """For the log and for ``/readyz``: the phase, and what else is known."""
+        known: dict[str, object] = {"phase": self.phase.value}
+        if self.fraction is not None:
+            known["fraction"] = round(self.fraction, 3)
+        if self.detail:
+            known["detail"] = self.detail
+        return known
 
 
 Report = Callable[[LoadProgress], None]

@@ -12,8 +12,8 @@ from tlserve.text.tokenizer_json import from_tokenizer_json
 from tlserve.weights import contents
 
 
-def build_tokenizer(source: contents.TokenizerSource) -> Tokenizer:
-    """The tokenizer of a model.
+def build_tokenizer(source: contents.TokenizerSource, *, bos_token: str | None = None) -> Tokenizer:
+    """The tokenizer of a model; ``bos_token`` is what its configuration calls so, where the vocabulary does not say.
 
     Raises:
         CheckpointError: the vocabulary contradicts itself.
@@ -23,7 +23,7 @@ def build_tokenizer(source: contents.TokenizerSource) -> Tokenizer:
         case contents.ByteTokenizer():
             return ByteTokenizer()
         case contents.JsonTokenizer():
-            return from_tokenizer_json(source.data, add_bos=source.add_bos)
+            return from_tokenizer_json(source.data, add_bos=source.add_bos, bos_token=bos_token)
         case contents.GgufBpe():
             return from_gguf_bpe(
                 source.tokens,

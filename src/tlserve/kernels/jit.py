@@ -22,6 +22,12 @@ from tlserve.kernels.cache_dir import compile_cache_directory
 _settings: Any = config
 _settings.CACHE_DIR = str(compile_cache_directory())
 
+
+def cache_directory() -> str:
+    """Where compiled code goes, and is looked for."""
+    return str(_settings.CACHE_DIR)
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

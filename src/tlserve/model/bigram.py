@@ -61,6 +61,9 @@ class BigramRunner:
         """Nothing is stored."""
         return 0
 
+    def close(self) -> None:
+        """Nothing runs beside it."""
+
     def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
         """Logits [R, 256] of the wanted rows."""
         return self.table[batch.tokens[batch.logit_rows]]

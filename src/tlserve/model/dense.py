@@ -76,6 +76,9 @@ class DenseRunner:
         """Bytes of KV that one block holds over all layers."""
         return kv_bytes_per_block(self.hparams, self.block_size)
 
+    def close(self) -> None:
+        """Nothing runs beside it."""
+
     def forward(self, batch: ForwardBatch) -> Float32Array:
         """Store KV of every row, attend within each sequence, return logits [R, vocab_size]."""
         slots = slots_of(batch, self.block_size)

@@ -5,7 +5,6 @@ Also answers what the engine must know before it can size the pool: how long a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
@@ -32,12 +31,6 @@ BIGRAM_CONTEXT = 8192
 """A bigram table has no limit of its own; this one keeps requests bounded unless its config names another."""
 
 ROPE_DIVISORS = "rope_freqs"
-
-KV_BYTES_PER_BLOCK: Mapping[Kernels, Callable[[HParams, int], int]] = {
-    "numpy": kv_store.kv_bytes_per_block,
-    "numba": numba_runner.kv_bytes_per_block,
-}
-"""Each runner stores keys and values in a precision of its own."""
 
 
 def load_runner(
@@ -111,12 +104,14 @@ def context_length(checkpoint: Checkpoint) -> int:
     return read_hparams(checkpoint.architecture, checkpoint.config).max_position
 
 
-def kv_bytes_per_block(checkpoint: Checkpoint, *, kernels: Kernels, block_size: int) -> int:
-    """Bytes of KV per block with the runner that ``kernels`` names; 0 for a bigram, which stores none."""
+def kv_bytes_per_block(checkpoint: Checkpoint, *, kernels: Kernels, weights: WeightFormat, block_size: int) -> int:
+    """Bytes of KV per block with the runner that these settings choose; 0 for a bigram, which stores none."""
     if checkpoint.architecture == BIGRAM:
         return 0
     hparams = read_hparams(checkpoint.architecture, checkpoint.config)
-    return KV_BYTES_PER_BLOCK[kernels](hparams, block_size)
+    if kernels == "numpy":
+        return kv_store.kv_bytes_per_block(hparams, block_size)
+    return numba_runner.kv_bytes_per_block(hparams, block_size, numba_runner.kv_element(checkpoint.tensors, weights))
 
 
 def _check_length(checkpoint: Checkpoint, max_model_len: int) -> None:

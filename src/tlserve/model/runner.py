@@ -80,3 +80,6 @@ class ModelRunner(Protocol):
             EngineError: no tokens, more than max_model_len, or one outside the vocabulary.
 
         """
+
+    def close(self) -> None:
+        """End what the runner keeps running beside itself, such as threads. Closing twice is harmless."""

@@ -34,11 +34,7 @@ class Readiness:
     def document(self) -> dict[str, object]:
         """The body of ``/readyz``: a status, the phase of loading, and how long the process has been up."""
         progress = self._engine.progress
-        document: dict[str, object] = {"status": self._status(), "phase": progress.phase.value}
-        if progress.fraction is not None:
-            document["fraction"] = round(progress.fraction, 3)
-        if progress.detail:
-            document["detail"] = progress.detail
+        document: dict[str, object] = {"status": self._status(), **progress.facts()}
         document["uptime_s"] = round(time.monotonic() - self._started_at, 1)
         return document
 

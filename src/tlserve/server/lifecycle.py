@@ -38,6 +38,9 @@ from tlserve.server.metrics import Metrics
 from tlserve.server.room import RequestRooms
 from tlserve.server.shutdown import Shutdown
 
+_LOADING_LINE_S = 5.0
+"""How often the log says how far a phase of loading is, in seconds."""
+
 _LAST_WORDS_S = 1.0
 """How long ended streams have to send their error event before their connections are cut."""
 
@@ -128,13 +131,28 @@ class House:
 
     async def _watch_engine(self) -> None:
         """Say when the model is ready; begin the drain when the engine fails, before or after that."""
-        await self.engine.wait_settled()
+        async with trio.open_nursery() as loading:
+            loading.start_soon(self._log_loading)
+            await self.engine.wait_settled()
+            loading.cancel_scope.cancel()
         if self.engine.model is not None:
             log_event("ready", **self.engine.model.facts)
             self.on_ready()
         await self.engine.wait_ended()
         if self.engine.failure is not None:
             self.shutdown.begin("the engine failed")
+
+    async def _log_loading(self) -> None:
+        """One line for each phase on the way to a loaded model, and now and then one more while a phase lasts."""
+        logged_phase, logged_at = None, 0.0
+        while True:
+            await self.engine.wait_progress()
+            progress, now = self.engine.progress, trio.current_time()
+            if not progress.phase.is_loading:
+                continue
+            if progress.phase is not logged_phase or now - logged_at >= _LOADING_LINE_S:
+                logged_phase, logged_at = progress.phase, now
+                log_event("loading", **progress.facts())
 
     async def _drain(self, api: HttpServer) -> None:
         """Go on serving until balancers have noticed; refuse what is new and give what runs its time; then end it.

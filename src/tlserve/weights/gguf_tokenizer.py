@@ -116,5 +116,5 @@ def _token_id(metadata: Fields, name: str, num_tokens: int) -> int | None:
 
 
 def _bpe_adds_bos(metadata: Fields) -> bool:
-    """Files older than the add_bos_token key: only Llama 3's tokenizer begins a text with its begin token."""
-    return metadata.get(f"{PREFIX}.pre", "default") in ("llama3", "llama-v3", "llama-bpe")
+    """Files older than the add_bos_token key: only the tokenizers of Llama 3 and of Mistral begin a text with theirs."""
+    return metadata.get(f"{PREFIX}.pre", "default") in ("llama3", "llama-v3", "llama-bpe", "tekken")
