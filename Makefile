@@ -30,6 +30,7 @@ model: $(VENV)/.serve
 	@$(BIN)/tlserve pull $(SOURCE) $(MODEL) >/dev/null
 
 $(VENV)/.serve: pyproject.toml constraints.txt
+	@echo "setting up $(VENV), once; this takes a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .

@@ -44,7 +44,7 @@ async def test_events_come_in_order_and_end() -> None:
     mailroom = Mailroom(commands.append)
     request = RequestId(1)
     with mailroom.open_ticket([request], max_events=5) as ticket:
-        deliver(mailroom, Started(request, 0), token(request))
+        deliver(mailroom, Started(request, 0, 0.0), token(request))
         deliver(mailroom, token(request, FinishReason.LENGTH), token(request))
 
         events = await drain(ticket)
@@ -150,7 +150,7 @@ class Tickets(RuleBasedStateMachine):
         if self.next_id:
             request = RequestId(pick % self.next_id)
             aborted = Abort(request) in self.commands
-            deliver(self.mailroom, Failed(request, StepFailed("x")) if last else Started(request, 0))
+            deliver(self.mailroom, Failed(request, StepFailed("x")) if last else Started(request, 0, 0.0))
             if last and not aborted:
                 self.over.add(request)
 

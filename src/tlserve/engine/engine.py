@@ -7,6 +7,7 @@ Invariant: an admitted request ends exactly once: by its last TokenOut, by a Fai
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Items
 
 import numpy as np
@@ -94,7 +95,9 @@ class Engine:
     def _schedule(self) -> Plan:
         plan = self._scheduler.schedule()
         self._batch_tokens = plan.num_rows
-        self._notices.extend(Started(sequence.id, sequence.num_computed) for sequence in plan.started)
+        if plan.started:
+            now = time.perf_counter()
+            self._notices.extend(Started(sequence.id, sequence.num_computed, now) for sequence in plan.started)
         return plan
 
     def _forward(self, plan: Plan) -> NDArray[np.float32] | None:

@@ -69,11 +69,13 @@ class Started:
     Attributes:
         id: which.
         cached_tokens: leading tokens of its prompt whose KV was found in the prefix cache.
+        at: when, on the clock of ``time.perf_counter``; the notice itself comes with the step's first tokens.
 
     """
 
     id: RequestId
     cached_tokens: int
+    at: float
 
 
 @frozen

@@ -97,7 +97,7 @@ class Answer:
     def _take(self, event: Event) -> Piece | None:
         match event:
             case Started():
-                self.started_at = self.started_at or time.perf_counter()
+                self.started_at = self.started_at or event.at
                 self.cached_tokens += event.cached_tokens
                 return None
             case TokenOut():
