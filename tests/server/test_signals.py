@@ -101,6 +101,22 @@ def test_late_request_on_an_open_connection_is_told_503(launch: Launch, succ_dir
     assert server.process.exit_code() == 0
 
 
+def test_quiescing_server_still_serves(launch: Launch, succ_dir: Path) -> None:
+    """For ``quiesce_s`` after the signal slow probes are told, yet whoever still comes is served and asked to reconnect."""
+    server = launch(succ_dir, quiesce_s=1.5)
+    server.wait_ready()
+    signalled = time.monotonic()
+    server.process.stop()
+    wait_until(lambda: httpx.get(f"{server.health}/readyz").status_code == 503)
+
+    answer = httpx.post(f"{server.api}/v1/completions", json={"model": "succ", "prompt": "a", "max_tokens": 3})
+
+    assert answer.json()["choices"][0]["text"] == "bcd"
+    assert answer.headers["connection"] == "close"
+    assert server.process.exit_code() == 0
+    assert 1.5 <= time.monotonic() - signalled < 2.5
+
+
 def test_reader_that_stopped_does_not_hold_the_exit(launch: Launch, succ_dir: Path) -> None:
     """A client that reads nothing any more is cut at the drain limit, and the exit code is still 0."""
     server = launch(succ_dir, drain_timeout_s=1.0, send_timeout_s=60.0, step_delay=0.0)
