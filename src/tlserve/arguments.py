@@ -15,6 +15,7 @@ Serve a language model over an OpenAI-compatible API, on the CPU.
   tlserve pull SOURCE DIR               fetch a model and stop
   tlserve warmup                        compile the kernels for this machine and stop
   tlserve schema                        print the JSON schema of the configuration file
+  tlserve conform --base-url URL        put an OpenAI-compatible server to the test
 """
 
 _EPILOG = """\
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
         help="print the JSON schema of the configuration file",
         description="Print the JSON schema of runtime.toml, for editors and for checks before a rollout.",
     )
+    _add_conform(commands)
     return top
 
 
@@ -62,6 +64,22 @@ def _add_serving(top: argparse.ArgumentParser) -> None:
     )
     top.add_argument("--check-config", action="store_true", help="read the configuration, say what is wrong, and stop")
     top.add_argument("--version", action="version", version=f"tlserve {version('tlserve')}")
+
+
+def _add_conform(commands: Any) -> None:
+    conform = commands.add_parser(
+        "conform",
+        help="put a server to the test",
+        description="Put any OpenAI-compatible server to the test, over HTTP. Exit codes: 0 no case failed, 1 one did, 2 the server"
+        " cannot be reached.",
+    )
+    conform.add_argument("--base-url", required=True, metavar="URL", help="the API, such as http://localhost:8000/v1")
+    conform.add_argument("--health-url", metavar="URL", help="health and metrics, to look behind a hang-up")
+    conform.add_argument("--model", metavar="NAME", help="default: the first one that the server lists")
+    conform.add_argument("--tier", choices=("engine", "full"), default="engine", help="what the server promises")
+    conform.add_argument("--case", action="append", default=[], metavar="PATTERN", help="only these, such as 'chat.*'")
+    conform.add_argument("--timeout", type=float, default=30.0, metavar="S", help="seconds to wait for bytes (30)")
+    conform.add_argument("--json", action="store_true", help="print a document instead of a table")
 
 
 def _add_pull(commands: Any) -> None:

@@ -7,6 +7,7 @@ from tlserve.early import exit_on_signals
 exit_on_signals()  # Before the imports below: they take a moment in which a SIGTERM must not be lost.
 
 import argparse  # noqa: E402
+import importlib  # noqa: E402
 import json  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
@@ -21,7 +22,7 @@ from tlserve.arguments import parser  # noqa: E402
 from tlserve.config import ServeConfig  # noqa: E402
 from tlserve.engine.load import load_engine  # noqa: E402
 from tlserve.engine.warmup import warm_up  # noqa: E402
-from tlserve.errors import ConfigError, LoadCancelled, TlserveError  # noqa: E402
+from tlserve.errors import ConfigError, ConformError, LoadCancelled, TlserveError  # noqa: E402
 from tlserve.schema import config_schema  # noqa: E402
 from tlserve.server.handle import run  # noqa: E402
 from tlserve.server.log import configure_logging  # noqa: E402
@@ -40,9 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 warm_up(partial(print, file=sys.stderr))
             case "schema":
                 print(json.dumps(config_schema(), indent=2))
+            case "conform":
+                return 0 if _conform(options) else 1
             case _:
                 _serve(options)
-    except ConfigError as error:
+    except (ConfigError, ConformError) as error:
         return _fail(error, code=2)
     except LoadCancelled:
         return 0
@@ -95,6 +98,26 @@ def _pull(source: str, directory: Path) -> None:
     finally:
         progress.finish()
     print(path)
+
+
+def _conform(options: argparse.Namespace) -> bool:
+    """Load the kit when it is wanted: what it needs is an extra that a server does without."""
+    try:
+        kit = importlib.import_module("tlserve.conform.command")
+    except ModuleNotFoundError as missing:
+        raise ConformError(f"{missing.name} is not installed; run: pip install 'tlserve[conform]'") from None
+    is_fine: bool = kit.conform(
+        kit.Options(
+            base_url=options.base_url,
+            health_url=options.health_url,
+            model=options.model,
+            tier=options.tier,
+            cases=options.case,
+            timeout_s=options.timeout,
+            is_json=options.json,
+        )
+    )
+    return is_fine
 
 
 def _fail(error: TlserveError, *, code: int) -> int:

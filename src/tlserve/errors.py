@@ -4,6 +4,7 @@
 
     TlserveError
     ├── ConfigError                 a bad runtime.toml, variable or argument        exit code 2
+    ├── ConformError                a server cannot be put to the test at all       exit code 2
     ├── StartupError                the process cannot begin to serve               exit code 1
     │   ├── ModelError              the model directory is missing, broken or unsupported
     │   │   ├── CheckpointError     a file of it is missing, damaged or contradicts itself
@@ -35,6 +36,10 @@ class TlserveError(Exception):
 
 class ConfigError(TlserveError):
     """A configuration value cannot be used. The message names the key, the value and what is allowed."""
+
+
+class ConformError(TlserveError):
+    """The server that is to be put to the test cannot be reached, or has nothing to ask."""
 
 
 class StartupError(TlserveError):

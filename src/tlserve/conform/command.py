@@ -1,0 +1,104 @@
+"""The command: a target from arguments, a table or a document on stdout, an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+
+import httpx
+from attrs import asdict, frozen
+
+from tlserve.conform.case import Failed, Result, Tier, Verdict, member
+from tlserve.conform.reading import ok
+from tlserve.conform.runner import chosen, run_cases
+from tlserve.conform.target import Target
+from tlserve.errors import ConformError
+
+
+@frozen(kw_only=True)
+class Options:
+    """What to ask whom.
+
+    Attributes:
+        base_url: where the API is, ``/v1`` included or not.
+        health_url: where health and metrics are, if anywhere.
+        model: None takes the first that the server lists.
+        tier: which promises are put to the test.
+        cases: patterns of names; none means all.
+        timeout_s: how long to wait for bytes, and for a whole case four times that.
+        is_json: print a document instead of a table.
+
+    """
+
+    base_url: str
+    health_url: str | None = None
+    model: str | None = None
+    tier: Tier = "engine"
+    cases: Sequence[str] = ()
+    timeout_s: float = 30.0
+    is_json: bool = False
+
+
+def conform(options: Options) -> bool:
+    """Put a server to the test and print how it went; True when no case failed.
+
+    Raises:
+        ConformError: the server cannot be reached, lists no model, or no case has such a name.
+    """
+    cases = chosen(options.tier, options.cases)
+    if not cases:
+        raise ConformError(f"no case of the {options.tier} tier is called {' or '.join(options.cases)}")
+    with ExitStack() as clients:
+        http = clients.enter_context(_client(_api_url(options.base_url), options.timeout_s))
+        health = None
+        if options.health_url is not None:
+            health = clients.enter_context(_client(options.health_url, options.timeout_s))
+        target = Target(http, options.model or _first_model(http), health)
+        results = run_cases(cases, target, limit_s=4 * options.timeout_s)
+        shown = _print_json(results, target) if options.is_json else _print_table(results)
+    return all(result.verdict is not Verdict.FAIL for result in shown)
+
+
+def _client(url: str, timeout_s: float) -> httpx.Client:
+    try:
+        return httpx.Client(base_url=url, timeout=timeout_s)
+    except httpx.InvalidURL as error:
+        raise ConformError(f"{url} is not an address: {error}") from None
+
+
+def _api_url(url: str) -> str:
+    bare = url.rstrip("/")
+    return f"{bare}/" if bare.endswith("/v1") else f"{bare}/v1/"
+
+
+def _first_model(http: httpx.Client) -> str:
+    try:
+        answer = Target(http, "").get("models")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConformError(f"cannot reach {http.base_url}: {error}") from None
+    try:
+        return str(member(ok(answer), "data", 0, "id"))
+    except Failed as error:
+        raise ConformError(f"{http.base_url}models lists no model ({error}); name one with --model") from None
+
+
+def _print_table(results: Iterable[Result]) -> list[Result]:
+    """A line a case, as it ends, and the sum."""
+    done = []
+    for result in results:
+        done.append(result)
+        line = f"{result.name:30} {result.verdict.value:5} {result.seconds:6.2f} s  {result.evidence}"
+        print(line, flush=True)
+    counts = ", ".join(f"{sum(result.verdict is v for result in done)} {v.value}" for v in Verdict)
+    print(f"{len(done)} cases: {counts}")
+    return done
+
+
+def _print_json(results: Iterable[Result], target: Target) -> list[Result]:
+    done = list(results)
+    rows = [{**asdict(result), "verdict": result.verdict.value, "seconds": round(result.seconds, 3)} for result in done]
+    json.dump({"target": str(target.http.base_url), "model": target.model, "cases": rows}, sys.stdout, indent=2)
+    print()
+    return done
