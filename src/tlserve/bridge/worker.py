@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tlserve.bridge.messages import Abort, Command, Delivery, Embed, Embedded, Event, Refused, Stop, Submit
 from tlserve.engine.engine import Engine
@@ -40,7 +40,7 @@ class EngineLoop:
         self._post = post
         self._step_delay = step_delay
         self._events: list[Event] = []
-        self._embeds: dict[RequestId, Embed] = {}
+        self._embeddings: dict[RequestId, Iterator[list[float] | None]] = {}
 
     def run(self) -> None:
         """Serve until a Stop arrives.
@@ -50,8 +50,8 @@ class EngineLoop:
         """
         self._post_turn()
         while self._take_commands():
-            if self._embeds:
-                self._embed_one()
+            if self._embeddings:
+                self._embed_a_piece()
             if self._engine.has_work():
                 self._step()
             self._post_turn()
@@ -71,7 +71,7 @@ class EngineLoop:
 
     def _take_commands(self) -> bool:
         """Obey all commands that are there, waiting for one when there is nothing else to do; False after a Stop."""
-        if not self._engine.has_work() and not self._embeds:
+        if not self._engine.has_work() and not self._embeddings:
             self._engine.check_integrity()
             if not self._obey(self._inbox.get()):
                 return False
@@ -93,22 +93,25 @@ class EngineLoop:
                         self._events.append(Refused(request.id, error))
             case Abort(request_id):
                 self._engine.abort(request_id)
-                self._embeds.pop(request_id, None)
-            case Embed(request_id):
-                self._embeds[request_id] = command
+                self._embeddings.pop(request_id, None)
+            case Embed(request_id, tokens):
+                self._embeddings[request_id] = self._engine.embed_in_pieces(tokens)
             case Stop():
                 self._engine.abort_all()
                 return False
         return True
 
-    def _embed_one(self) -> None:
-        """Run the oldest input that waits: one a turn, so that a long list of them stalls no stream."""
-        command = self._embeds.pop(next(iter(self._embeds)))
+    def _embed_a_piece(self) -> None:
+        """Go on with the oldest input: a piece a turn, so that neither a long text nor a long list stalls a stream."""
+        request_id, work = next(iter(self._embeddings.items()))
         try:
-            vector = self._engine.embed(command.tokens)
+            vector = next(work)
         except EngineDead:
             raise
         except EngineError as error:
-            self._events.append(Failed(command.id, error))
+            self._events.append(Failed(request_id, error))
         else:
-            self._events.append(Embedded(command.id, tuple(vector)))
+            if vector is None:
+                return
+            self._events.append(Embedded(request_id, tuple(vector)))
+        del self._embeddings[request_id]

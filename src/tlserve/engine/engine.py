@@ -8,6 +8,7 @@ Invariant: an admitted request ends exactly once: by its last TokenOut, by a Fai
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
 
 import numpy as np
@@ -198,8 +199,26 @@ class Engine:
             EngineError: no tokens, more than the context holds, or one outside the vocabulary.
 
         """
-        embedding: list[float] = pool_embedding(self._runner.run_once(tokens), self._runner.hidden_size).tolist()
-        return embedding
+        *_, embedding = self.embed_in_pieces(tokens)
+        return embedding or []
+
+    def embed_in_pieces(self, tokens: Items[int]) -> Iterator[list[float] | None]:
+        """The same, for long texts: None after each piece, then the embedding. There may be steps in between.
+
+        Raises:
+            EngineError: as ``embed``; StepFailed for whatever else the model raises.
+
+        """
+        pieces = []
+        try:
+            for piece in self._runner.run_pieces(tokens):
+                pieces.append(piece)
+                yield None
+        except EngineError:
+            raise
+        except Exception as error:
+            raise StepFailed(f"embedding {len(tokens)} tokens failed: {type(error).__name__}: {error}") from error
+        yield pool_embedding(np.concatenate(pieces), self._runner.hidden_size).tolist()
 
     def close(self) -> None:
         """End every request and what the runner keeps running."""

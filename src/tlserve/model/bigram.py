@@ -6,7 +6,7 @@ model of choice for tests of everything around the arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from attrs import frozen
@@ -60,6 +60,10 @@ class BigramRunner:
     def kv_bytes_per_block(self) -> int:
         """Nothing is stored."""
         return 0
+
+    def run_pieces(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """All of it in one piece."""
+        yield self.run_once(tokens)
 
     def close(self) -> None:
         """Nothing runs beside it."""

@@ -7,7 +7,7 @@ are `dense_weights`; results of one row may differ in the last bits with the com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from attrs import field, frozen
@@ -75,6 +75,10 @@ class DenseRunner:
     def kv_bytes_per_block(self) -> int:
         """Bytes of KV that one block holds over all layers."""
         return kv_bytes_per_block(self.hparams, self.block_size)
+
+    def run_pieces(self, tokens: Sequence[int]) -> Iterator[Float32Array]:
+        """All of it in one piece."""
+        yield self.run_once(tokens)
 
     def close(self) -> None:
         """Nothing runs beside it."""

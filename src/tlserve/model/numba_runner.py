@@ -7,7 +7,7 @@ Invariant: the bits of a row's logits depend on its own sequence only: not on th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from attrs import define, field
@@ -152,11 +152,14 @@ class NumbaRunner:
         return wide[:, : self.vocab_size]
 
     def run_once(self, tokens: Sequence[int]) -> Float32Array:
-        """Final-normed hidden states [T, hidden_size]; keys and values live in a pool of their own during the call."""
+        """Final-normed hidden states [T, hidden_size]."""
+        return np.concatenate(list(self.run_pieces(tokens)))
+
+    def run_pieces(self, tokens: Sequence[int]) -> Iterator[Float32Array]:
+        """The same, ROWS_AT_FIRST rows at a time; keys and values live in a pool of their own until the last."""
         ids = check_text(tokens, vocab_size=self.vocab_size, max_model_len=self.max_model_len)
         blocks = np.arange(-(-len(ids) // self.block_size), dtype=np.int32)
         pool = self._allocate_pool(len(blocks))
-        out = np.empty((len(ids), self.hidden_size), np.float32)
         for start in range(0, len(ids), ROWS_AT_FIRST):
             rows = np.arange(start, min(start + ROWS_AT_FIRST, len(ids)), dtype=np.int32)
             batch = ForwardBatch(
@@ -171,8 +174,7 @@ class NumbaRunner:
             stop = len(self._tape.records) - self._program.logit_operations
             self.team.play(self._tape, step, first=0, stop=stop)
             del keep
-            out[rows] = self._hidden[: len(rows), : self.hidden_size]
-        return out
+            yield self._hidden[: len(rows), : self.hidden_size].copy()
 
     @property
     def _partial_bytes(self) -> int:

@@ -6,7 +6,7 @@ logits back. Which KV block belongs to whom is never a runner's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -78,6 +78,14 @@ class ModelRunner(Protocol):
 
         Raises:
             EngineError: no tokens, more than max_model_len, or one outside the vocabulary.
+
+        """
+
+    def run_pieces(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """The same a piece at a time, each [t, hidden_size]; ``forward`` may be called between two of them.
+
+        Raises:
+            EngineError: as ``run_once``, when the first piece is asked for.
 
         """
 
