@@ -167,6 +167,7 @@ def main() -> None:
         weights=arguments.weights,
         threads=arguments.threads,
         report=lambda _: None,
+        report_compile=lambda *_: None,
         title=checkpoint.architecture,
     )
     print(f"{runner.description}; loaded in {time.perf_counter() - start:.1f} s")

@@ -120,6 +120,9 @@ def _load_runner(config: ServeConfig, checkpoint: Checkpoint, report: Report) ->
         max_model_len=max_model_len,
         threads=engine.threads or available_cpus(),
         report=lambda fraction: report(LoadProgress(LoadPhase.LOADING, fraction)),
+        report_compile=lambda name, number, total: report(
+            LoadProgress(LoadPhase.WARMING, (number - 1) / total, f"kernel {name}, {number} of {total}")
+        ),
     )
 
 

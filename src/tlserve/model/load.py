@@ -20,7 +20,7 @@ from tlserve.model.hparams import HParams, read_hparams
 from tlserve.model.inventory import check_tensors
 from tlserve.model.matrix_format import WeightFormat, float_matrix
 from tlserve.model.rope import RopeSpec
-from tlserve.model.runner import Capacity, ModelRunner, ReportProgress
+from tlserve.model.runner import Capacity, ModelRunner, ReportCompile, ReportProgress
 from tlserve.weights.contents import Checkpoint
 from tlserve.weights.tensor import Tensor
 
@@ -43,6 +43,7 @@ def load_runner(
     max_model_len: int,
     threads: int | None,
     report: ReportProgress,
+    report_compile: ReportCompile = lambda name, number, total: None,  # noqa: ARG005
 ) -> ModelRunner:
     """Load a checkpoint's weights and allocate its KV pool. Takes seconds; runs on any thread.
 
@@ -55,6 +56,7 @@ def load_runner(
         max_model_len: the longest sequence in tokens, at most `context_length` of the checkpoint.
         threads: for the numba kernels; numpy's own library chooses its threads.
         report: hears the loaded share, 0.0 to 1.0; may raise to cancel.
+        report_compile: hears of each kernel before it is compiled; may raise to cancel.
 
     Raises:
         CheckpointError: config and tensors contradict each other, or themselves.
@@ -71,7 +73,14 @@ def load_runner(
     title = f"{checkpoint.architecture} of {checkpoint.num_parameters / 1e6:.1f}M parameters"
     if kernels == "numba":
         return numba_runner.load_numba_runner(
-            checkpoint.tensors, hparams, capacity, weights=weights, threads=threads, report=report, title=title
+            checkpoint.tensors,
+            hparams,
+            capacity,
+            weights=weights,
+            threads=threads,
+            report=report,
+            report_compile=report_compile,
+            title=title,
         )
     read_matrix = partial(float_matrix, weights=weights)
     dense = load_dense_weights(checkpoint.tensors, hparams, read_matrix=read_matrix, report=report)

@@ -47,7 +47,7 @@ from tlserve.model.hparams import HParams
 from tlserve.model.matrix_format import WeightFormat
 from tlserve.model.numba_program import Program, kernels_of
 from tlserve.model.numba_weights import PackedWeights, pack_weights
-from tlserve.model.runner import Capacity, ReportProgress
+from tlserve.model.runner import Capacity, ReportCompile, ReportProgress
 from tlserve.weights.tensor import Tensor
 
 Float32Array = NDArray[np.float32]
@@ -251,21 +251,23 @@ def load_numba_runner(
     weights: WeightFormat,
     threads: int | None,
     report: ReportProgress,
+    report_compile: ReportCompile,
     title: str,
 ) -> NumbaRunner:
     """Pack the weights, compile (or load) the kernels that they need, and allocate the pool. Takes seconds.
 
-    ``report`` hears the share that is done and may raise to stop. ``title`` begins the description.
+    ``report`` hears the share of the weights that is packed, ``report_compile`` each kernel; both may raise to stop. ``title`` begins
+    the description.
 
     Raises:
         UnsupportedModelError, CheckpointError: see `matrix_format.matrix_groups`.
 
     """
-    packed = pack_weights(tensors, hparams, weights, report=lambda share: report(0.7 * share))
+    packed = pack_weights(tensors, hparams, weights, report=report)
     kernels: dict[Kernel, CompiledKernel] = {}
     needed = kernels_of(hparams, packed)
-    for number, kernel in enumerate(needed):
-        report(0.7 + 0.3 * number / len(needed))
+    for number, kernel in enumerate(needed, start=1):
+        report_compile(kernel.name, number, len(needed))
         kernels[kernel] = kernel.compile()
     size = team_size(threads)
     runner = NumbaRunner(
@@ -278,5 +280,4 @@ def load_numba_runner(
         kv_element=kv_element(tensors, weights),
     )
     runner.run_once([0])
-    report(1.0)
     return runner

@@ -18,6 +18,9 @@ from tlserve.model.batch import ForwardBatch
 ReportProgress = Callable[[float], None]
 """Called with the loaded share, 0.0 to 1.0; whatever it raises ends the load (that is how a load is cancelled)."""
 
+ReportCompile = Callable[[str, int, int], None]
+"""Called before a kernel is compiled, or found in the cache, with its name, its number from 1 on, and how many there are."""
+
 
 @frozen(kw_only=True)
 class Capacity:
