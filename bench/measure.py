@@ -1,125 +1,113 @@
 #!/usr/bin/env python3
-"""Start tlserve on the real model and measure what the README reports: time to ready, memory, tokens per second.
+"""tlserve on the real model, in the numbers that its operators and users feel.
 
-Usage: measure.py [--config FILE] [--repeat N]
+Usage: python -m bench.measure [--config FILE] [--rounds N]
 
-Prints a table. Numbers on a shared machine are noisy; each is the median of several runs.
+Prints a table: time to ready, memory, speed, what the prefix cache, speculation and busy neighbours change, and how long
+probes take under load. Each number is the median of several rounds. Machines are noisy: compare what one run printed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
-import httpx
+import trio
 
-ROOT = Path(__file__).resolve().parents[1]
-STORY = "Write a long story about a river, a lamp and a very old stone bridge."
+from bench.client import Endpoint, connected
+from bench.neighbours import neighbours
+from bench.probes import probe_seconds
+from bench.prompts import words
+from bench.server import ROOT, Process, running
+from bench.workloads import METRICS, WORKLOADS, Numbers, decode, prefill
 
+COPY = "Repeat this list of words exactly, all of them, in this order: {0}. Answer with the list alone."
 
-class Server:
-    """A tlserve process of its own, on free ports."""
-
-    def __init__(self, config: Path) -> None:
-        self.started = time.perf_counter()
-        self.process = subprocess.Popen(  # noqa: S603  (our own command)
-            [sys.executable, "-m", "tlserve", "--config", str(config)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TL_ENGINE__HTTP_LISTEN": "127.0.0.1:0", "TL_ENGINE__HEALTH_LISTEN": "127.0.0.1:0"},
-        )
-        line = self.next_event("listening")
-        self.api = httpx.Client(base_url=f"http://{line['api']}", timeout=600)
-        self.model = line["model"]
-        self.ready = self.next_event("ready")
-        self.ready_s = time.perf_counter() - self.started
-
-    def next_event(self, event: str) -> dict[str, str]:
-        """The next log line with this event."""
-        for text in self.process.stdout or ():
-            line: dict[str, str] = json.loads(text)
-            if line["event"] == event:
-                return line
-        raise SystemExit(f"tlserve ended before it was {event}")
-
-    def memory_mib(self) -> float:
-        """Resident memory."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(kib) / 1024
-
-    def complete(self, prompt: str, max_tokens: int) -> tuple[float, float, int, int]:
-        """One streamed chat: seconds to the first token and in all, tokens read and written."""
-        body = {
-            "model": self.model,
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        begin = time.perf_counter()
-        first, usage = 0.0, {"prompt_tokens": 0, "completion_tokens": 0}
-        with self.api.stream("POST", "/v1/chat/completions", json=body) as response:
-            response.raise_for_status()
-            for line in response.iter_lines():
-                if not line.startswith("data: {"):
-                    continue
-                chunk = json.loads(line[6:])
-                usage = chunk.get("usage") or usage
-                if not first and chunk["choices"] and chunk["choices"][0]["delta"].get("content"):
-                    first = time.perf_counter() - begin
-        return first, time.perf_counter() - begin, usage["prompt_tokens"], usage["completion_tokens"]
+NEIGHBOURS = 2
 
 
-@contextmanager
-def running(config: Path) -> Iterator[Server]:
-    """A server that is stopped afterwards."""
-    server = Server(config)
-    try:
-        yield server
-    finally:
-        server.process.terminate()
-        server.process.wait(60)
+def show(label: str, value: float, unit: str) -> None:
+    """Print one line of the table."""
+    print(f"{label:52}{value:>10.{0 if value >= 100 else 3}{'f' if value >= 100 else 'g'}}  {unit}", flush=True)
 
 
-def decode_rate(server: Server) -> float:
-    """Tokens per second of one stream, after its first token."""
-    first, total, _, written = server.complete(STORY, 128)
-    return (written - 1) / (total - first)
+def medians(rounds: Iterable[Numbers]) -> Numbers:
+    """The median of every metric."""
+    listed = list(rounds)
+    return {name: statistics.median(numbers[name] for numbers in listed) for name in listed[0]}
 
 
-def prefill_rate(server: Server, salt: int) -> float:
-    """Prompt tokens per second of about a thousand that the cache does not know."""
-    words = " ".join(f"word{salt}x{index}" for index in range(170))
-    first, _, read, _ = server.complete(words, 1)
-    return read / first
+def measure_starts(config: Path) -> None:
+    """Time to ready without and with compiled kernels on disk."""
+    with tempfile.TemporaryDirectory() as cache:
+        for label in ("ready after, first start (compiles its kernels)", "ready after, next start"):
+            with running(config, {"NUMBA_CACHE_DIR": cache}) as server:
+                show(label, server.ready_s, "s")
+
+
+async def measure_speed(server: Process, rounds: int) -> None:
+    """The five workloads, and the memory that is taken before and after the KV pool was filled."""
+    show("resident memory, ready", server.memory_mib(), "MiB")
+    async with connected("tlserve", server.base_url) as endpoint:
+        for name, workload in WORKLOADS.items():
+            for metric, value in medians([await workload(endpoint, (name, seed)) for seed in range(rounds)]).items():
+                show(METRICS[metric].label, value, METRICS[metric].unit)
+        seconds = await probe_seconds(endpoint, server.health_url, "probes")
+        show("probes beside 16 clients, median", 1e3 * statistics.median(seconds), "ms")
+        show("probes beside 16 clients, p99", 1e3 * seconds[len(seconds) * 99 // 100], "ms")
+        await fill_pool(endpoint, int(server.facts["kv_tokens"]))
+        label = f"resident memory, all {server.facts['kv_tokens']} tokens of KV written"
+        show(label, server.memory_mib(), "MiB")
+        await measure_neighbours(endpoint, rounds)
+
+
+async def fill_pool(endpoint: Endpoint, tokens: int) -> None:
+    """Send prompts that nobody has seen until every block has been written once."""
+    written = 0
+    while written < tokens + 2000:
+        written += (await endpoint.ask(words(1800, ("fill", written)), 1)).prompt_tokens
+
+
+async def measure_neighbours(endpoint: Endpoint, rounds: int) -> None:
+    """The share of speed that is left beside processes that burn CPU, in turn with and without them."""
+    shares: list[Numbers] = []
+    for seed in range(rounds):
+        quiet = await decode(endpoint, ("quiet", seed)) | await prefill(endpoint, ("quiet", seed))
+        with neighbours(NEIGHBOURS):
+            busy = await decode(endpoint, ("busy", seed)) | await prefill(endpoint, ("busy", seed))
+        shares.append({name: busy[name] / quiet[name] for name in quiet})
+    for name, share in medians(shares).items():
+        show(f"speed kept beside {NEIGHBOURS} busy processes, {name}", 100 * share, "%")
+
+
+async def measure_speculation(plain: Process, speculating: Process, rounds: int) -> None:
+    """How much faster an answer comes that repeats its prompt."""
+    ratios = []
+    async with connected("plain", plain.base_url) as one, connected("speculating", speculating.base_url) as other:
+        for seed in range(rounds):
+            prompt = COPY.format(words(40, ("copy", seed)))
+            rates = [(await endpoint.ask(prompt, 100)).decode_rate for endpoint in (one, other)]
+            ratios.append(rates[1] / rates[0])
+    show("speculation, output of a copy task", statistics.median(ratios), "times faster")
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Measure tlserve on the real model.")
     parser.add_argument("--config", type=Path, default=ROOT / "runtime.toml")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    print(time.strftime("%Y-%m-%d %H:%M"), Path("/proc/loadavg").read_text().split()[0], "processes running")
+    measure_starts(options.config)
     with running(options.config) as server:
-        print(f"first start: ready after {server.ready_s:.2f} s ({server.ready['runner']})")
-    with running(options.config) as server:
-        print(f"next start:  ready after {server.ready_s:.2f} s, {server.memory_mib():.0f} MiB resident")
-        decode = statistics.median(decode_rate(server) for _ in range(options.repeat))
-        prefill = statistics.median(prefill_rate(server, salt) for salt in range(options.repeat))
-        print(f"one stream:  {decode:.0f} tokens/s")
-        print(f"prefill:     {prefill:.0f} tokens/s")
-        print(f"memory:      {server.memory_mib():.0f} MiB resident after this")
+        print(server.facts["runner"])
+        trio.run(measure_speed, server, options.rounds)
+        with running(options.config, {"TL_ENGINE__SPECULATIVE__METHOD": "prompt_lookup"}) as other:
+            trio.run(measure_speculation, server, other, options.rounds)
 
 
 if __name__ == "__main__":

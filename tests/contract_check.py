@@ -1,13 +1,14 @@
 """Holds every answer that a test's HTTP client sees against OpenAI's own API description, without the test asking for it.
 
-``CheckedTransport`` and its asynchronous twin go into any httpx client. They look at the bytes as the test reads them and raise
-AssertionError where an answer breaks the contract, so a test that is about something else fails all the same.
+``CheckedTransport`` goes into any httpx client. It looks at the bytes as the test reads them and raises AssertionError where an
+answer breaks the contract, so a test that is about something else fails all the same.
 """
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ _WHOLE = {
 }
 _CHUNK = {
     "/v1/chat/completions": "CreateChatCompletionStreamResponse",
-    "/v1/completions": "CreateCompletionResponse",
+    "/v1/completions": "CompletionChunk",
 }
-_TELLING = frozenset({"object", "finish_reason", "role", "type"})
+_BASE64 = "^[A-Za-z0-9+/]+={0,2}$"
+_TELLING = frozenset({"object", "finish_reason", "role", "type", "embedding"})
 """Members whose text is part of a document's shape."""
 
 
@@ -38,7 +40,7 @@ class Contract:
     """
 
     def __init__(self, description: dict[str, Any]) -> None:
-        self._description = _in_json_schema(description)
+        self._description = _amended(_in_json_schema(description))
         self._validators: dict[str, Draft202012Validator] = {}
         self._passed: set[tuple[str, object]] = set()
 
@@ -153,6 +155,13 @@ def strict_json(text: str | bytes) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+def _name_of(method: str, path: str) -> str | None:
+    """The schema of a route's plain answer, where OpenAI has one."""
+    if method == "GET" and path.startswith("/v1/models/"):
+        return "Model"
+    return _WHOLE.get((method, path))
+
+
 @attrs.define
 class AnswerCheck:
     """One answer: its head at once, its body as it comes."""
@@ -188,12 +197,16 @@ class AnswerCheck:
         path, status = self.request.url.path, self.response.status_code
         if path in ("/metrics", "/readyz", "/healthz") and status in (200, 503):
             return
+        if self.request.method == "OPTIONS" and status < 400:
+            assert self.response.headers["allow"]
+            assert not self._body
+            return
         assert self.response.headers["content-type"] == "application/json"
         document = strict_json(bytes(self._body))
         if status >= 400:
             self._refusal(document)
             return
-        if name := _WHOLE.get((self.request.method, path)):
+        if name := _name_of(self.request.method, path):
             contract().check(name, document)
         if "usage" in document:
             check_usage(document["usage"])
@@ -222,21 +235,6 @@ class _Watched(httpx.SyncByteStream):
         self._inner.close()
 
 
-class _AsyncWatched(httpx.AsyncByteStream):
-    def __init__(self, inner: httpx.AsyncByteStream, check: AnswerCheck) -> None:
-        self._inner = inner
-        self._check = check
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for data in self._inner:
-            self._check.feed(data)
-            yield data
-        self._check.end()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 class CheckedTransport(httpx.HTTPTransport):
     """httpx's own transport, which looks at what it delivers."""
 
@@ -250,19 +248,6 @@ class CheckedTransport(httpx.HTTPTransport):
         return response
 
 
-class CheckedAsyncTransport(httpx.AsyncHTTPTransport):
-    """The same for asynchronous clients."""
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send ``request``; the answer is checked as it is read."""
-        response = await super().handle_async_request(request)
-        check = AnswerCheck(request, response)
-        check.head()
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _AsyncWatched(response.stream, check)
-        return response
-
-
 def _shape(value: object, *, in_words: bool = False) -> object:
     """The keys and types of a JSON value, and a text itself where it belongs to them."""
     if isinstance(value, dict):
@@ -270,6 +255,20 @@ def _shape(value: object, *, in_words: bool = False) -> object:
     if isinstance(value, list):
         return (list, *dict.fromkeys(map(_shape, value)))
     return value if in_words and isinstance(value, str) else type(value)
+
+
+def _amended(description: dict[str, Any]) -> dict[str, Any]:
+    """OpenAI's schemas with what its service sends and its description omits.
+
+    A chunk of a text completion has no finish until its choice has one; a vector that was asked for in base64 is a string.
+    """
+    schemas = copy.deepcopy(description["components"]["schemas"])
+    chunk = schemas["CompletionChunk"] = copy.deepcopy(schemas["CreateCompletionResponse"])
+    choice = chunk["properties"]["choices"]["items"]["properties"]
+    choice["finish_reason"] = {"anyOf": [choice["finish_reason"], {"type": "null"}]}
+    vector = schemas["Embedding"]["properties"]
+    vector["embedding"] = {"anyOf": [vector["embedding"], {"type": "string", "pattern": _BASE64}]}
+    return {**description, "components": {"schemas": schemas}}
 
 
 def _in_json_schema(schema: Any) -> Any:

@@ -78,8 +78,16 @@ def _add_conform(commands: Any) -> None:
     conform.add_argument("--model", metavar="NAME", help="default: the first one that the server lists")
     conform.add_argument("--tier", choices=("engine", "full"), default="engine", help="what the server promises")
     conform.add_argument("--case", action="append", default=[], metavar="PATTERN", help="only these, such as 'chat.*'")
-    conform.add_argument("--timeout", type=float, default=30.0, metavar="S", help="seconds to wait for bytes (30)")
+    conform.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each answer (30)")
+    conform.add_argument("--api-key", metavar="KEY", help="sent as a bearer token")
     conform.add_argument("--json", action="store_true", help="print a document instead of a table")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 3600 seconds")
+    return seconds
 
 
 def _add_pull(commands: Any) -> None:

@@ -24,6 +24,7 @@ from tlserve.engine.load import load_engine  # noqa: E402
 from tlserve.engine.warmup import warm_up  # noqa: E402
 from tlserve.errors import ConfigError, ConformError, LoadCancelled, TlserveError  # noqa: E402
 from tlserve.schema import config_schema  # noqa: E402
+from tlserve.server.guard import Guard  # noqa: E402
 from tlserve.server.handle import run  # noqa: E402
 from tlserve.server.log import configure_logging  # noqa: E402
 from tlserve.weights.progress import ProgressPrinter  # noqa: E402
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> None:
     config = _config_of(options)
     if options.check_config:
+        Guard.of(config)
         print(
             f"configuration is fine: model {config.model_id}, API {config.http_listen}, health {config.health_listen}"
         )
@@ -106,12 +108,15 @@ def _conform(options: argparse.Namespace) -> bool:
         kit = importlib.import_module("tlserve.conform.command")
     except ModuleNotFoundError as missing:
         raise ConformError(f"{missing.name} is not installed; run: pip install 'tlserve[conform]'") from None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)  # A run that is broken off has not passed.
     is_fine: bool = kit.conform(
         kit.Options(
             base_url=options.base_url,
             health_url=options.health_url,
             model=options.model,
             tier=options.tier,
+            api_key=options.api_key,
             cases=options.case,
             timeout_s=options.timeout,
             is_json=options.json,

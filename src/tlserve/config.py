@@ -47,7 +47,7 @@ class EngineConfig:
     block_size: int = option(16, ge=1, le=512, doc="tokens in a KV block")
     prefill_chunk: int = option(512, ge=1, doc="the most prompt tokens of one request in one step")
     max_batch: int = option(32, ge=1, le=1024, doc="the most requests that run at once")
-    max_batch_tokens: int = option(512, ge=1, doc="token budget of one step: decodes first, then prefill chunks")
+    max_batch_tokens: int = option(128, ge=1, doc="token budget of one step: decodes first, then prefill chunks")
     num_blocks: int | None = option(None, ge=1, doc="KV blocks in the pool; unset: as many as `kv_memory` holds")
     kv_memory: int | None = option(
         None, ge=1, size=True, doc="memory for KV blocks, such as `512MiB`; unset: sized from the memory limit"
@@ -88,6 +88,20 @@ class ServeConfig:
     ping_interval_s: float = option(15.0, ge=0.1, doc="a stream without a token for this long gets a comment line")
     max_body_bytes: int = option(
         4 * 1024**2, ge=1024, size=True, doc="largest request body; a larger one is answered 413"
+    )
+    read_timeout_s: float = option(
+        20.0, ge=0.1, doc="how long the head of a request may take to arrive, and then its body"
+    )
+    max_connections: int = option(
+        2048, ge=1, doc="open connections of the API; one more closes the one that has idled for longest"
+    )
+    api_keys_file: Path | None = option(
+        None, doc="a file of API keys; with it every request but probes needs one; unset: anybody may ask"
+    )
+    tls_certfile: Path | None = option(None, doc="certificate chain of the API port, PEM; unset: plain HTTP")
+    tls_keyfile: Path | None = option(None, doc="private key of `tls_certfile`, PEM")
+    metrics_compat: Literal["off", "vllm"] = option(
+        "off", doc="`vllm` adds the metric names that endpoint pickers and scalers know, also on the API port"
     )
     step_delay: float = option(
         0.0, ge=0, le=10, doc="seconds slept after every step; for rehearsals, never in production"
@@ -195,6 +209,11 @@ def _check_together(config: ServeConfig) -> None:
     if speculative is not None and speculative.ngram_min > speculative.ngram_max:
         raise ConfigError(
             f"engine.speculative.ngram_min = {speculative.ngram_min} is above ngram_max = {speculative.ngram_max}"
+        )
+    if (config.tls_certfile is None) != (config.tls_keyfile is None):
+        missing = "tls_keyfile" if config.tls_keyfile is None else "tls_certfile"
+        raise ConfigError(
+            f"engine.{missing} is not set, but the other half of the pair is; TLS needs both, plain HTTP neither"
         )
     if config.engine.num_blocks is not None and config.engine.kv_memory is not None:
         raise ConfigError("engine.num_blocks and engine.kv_memory both size the KV pool; set one of them")

@@ -20,7 +20,9 @@
     │   └── DuplicateRequest        the id belongs to a live request
     ├── EngineError                 a request that was admitted cannot be finished  HTTP 500
     │   ├── BadLogits               the model gave NaN for this row
+    │   ├── SamplingFailed          choosing this request's token raised
     │   ├── StepFailed              the forward pass of a step raised
+    │   ├── DeadlineExceeded        the client's own time limit has passed          HTTP 504
     │   └── EngineDead              the engine thread has ended
     └── ApiError                    (tlserve.openai.errors) an answer in the v1 error shape
 
@@ -102,8 +104,16 @@ class BadLogits(EngineError):
     """The model produced NaN for a row of this request."""
 
 
+class SamplingFailed(EngineError):
+    """Choosing a token raised something unforeseen; only that request fails."""
+
+
 class StepFailed(EngineError):
     """The forward pass of a step raised; every request of that step fails."""
+
+
+class DeadlineExceeded(EngineError):
+    """The time that the client gave this request is over."""
 
 
 class EngineDead(EngineError):

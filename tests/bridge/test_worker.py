@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from pathlib import Path
 
+import attrs
 import pytest
 
 from support import shift_logits, write_bigram
@@ -15,7 +16,7 @@ from tlserve.decode.params import SamplingParams
 from tlserve.engine.engine import Engine
 from tlserve.engine.load import load_engine
 from tlserve.engine.messages import Failed, GenRequest, TokenOut
-from tlserve.errors import StepFailed
+from tlserve.errors import EngineDead, StepFailed
 from tlserve.names import RequestId
 
 TEXT, ANSWER = RequestId(1), RequestId(2)
@@ -36,6 +37,13 @@ class Pieces:
             if start == self._fails_at:
                 raise MemoryError("no memory")
             yield self._inner.run_once(tokens[start : start + 4])
+
+
+class Broken(Pieces):
+    """The bigram, whose forward pass only ever raises."""
+
+    def forward(self, _batch: object) -> object:
+        raise OSError("the memory is gone")
 
 
 @pytest.fixture
@@ -91,3 +99,21 @@ def test_a_text_that_fails_fails_alone(engine: Engine) -> None:
     assert isinstance(failure.error, StepFailed)
     assert "MemoryError: no memory" in str(failure.error)
     assert [event.token for event in events if isinstance(event, TokenOut)] == list(b"bcdefg")
+
+
+def test_the_last_words_of_an_engine_that_gives_up(engine: Engine) -> None:
+    """The requests of the third failed step get their own error, with its cause, before the engine's end is known."""
+    engine._runner = Broken(engine)  # type: ignore[assignment]
+    for number in (11, 12):
+        engine.add_request(attrs.evolve(submit().request, id=RequestId(number)))
+        engine.step()
+    engine.take_notices()
+    deliveries: list[Delivery] = []
+    inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    inbox.put(submit())
+    with pytest.raises(EngineDead):
+        EngineLoop(engine, inbox, deliveries.append).run()
+    [failure] = [event for event in deliveries[-1].events if isinstance(event, Failed)]
+    assert failure.id == ANSWER
+    assert isinstance(failure.error, StepFailed)
+    assert "OSError: the memory is gone" in str(failure.error)

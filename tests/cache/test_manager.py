@@ -116,6 +116,25 @@ def test_availability_without_leases_counts_shared_blocks_once_all_holders_go() 
     assert manager.num_available_without([one, two, three]) == 6
 
 
+def test_what_is_distrusted_is_found_no_more() -> None:
+    """A prefix and all that continues it: cached blocks are free at once, held ones when their holders let go."""
+    manager = BlockManager(8, 1, "radix")
+    manager.release(computed(manager, [1, 2, 3]))
+    holder, bad = computed(manager, [1, 2, 4]), computed(manager, [1, 5])
+    other = computed(manager, [7, 8])
+    manager.distrust(bad)
+    assert (manager.num_free, manager.num_cached, manager.num_used) == (2, 0, 6)
+    manager.check_integrity()
+    manager.release(bad)
+    assert manager.reserve(holder, 4)
+    manager.commit(holder, [1, 2, 4, 6], 4)
+    assert len(manager.match([1, 2, 4, 6, 9], "").blocks) == 0
+    manager.release(holder)
+    assert (manager.num_free, manager.num_cached) == (6, 0)
+    assert list(manager.match([7, 8, 9], "").blocks) == list(other.blocks)
+    manager.check_integrity()
+
+
 def test_integrity_check_notices_a_forgotten_holder() -> None:
     """A block whose count differs from the leases that list it is reported."""
     manager = BlockManager(4, 1, "radix")
@@ -168,6 +187,17 @@ class ManagerMachine(RuleBasedStateMachine):
         lease, tokens, _ = data.draw(st.sampled_from(self.leases))
         if self.manager.reserve(lease, len(tokens) + 1):
             tokens.append(token)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def distrust(self, data: st.DataObject) -> None:
+        lease, tokens, _ = data.draw(st.sampled_from(self.leases))
+        was_shared = lease.num_committed > 0
+        self.manager.distrust(lease)
+        if was_shared:
+            found = self.manager.match([*tokens, 0], lease.salt)
+            assert len(found.blocks) == 0
+            self.manager.release(found)
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())

@@ -50,3 +50,15 @@ def test_only_leaves_can_be_removed() -> None:
     tree.remove(BlockId(0))
     assert len(tree) == 0
     assert tree.step(None, key(1)) is None
+
+
+def test_pruning_forgets_a_block_and_all_behind_it() -> None:
+    """Its neighbours and what stands before it stay."""
+    tree = PrefixTree()
+    first = tree.insert(None, key(1), BlockId(0))
+    second = tree.insert(first, key(2), BlockId(1))
+    tree.insert(first, key(3), BlockId(2))
+    tree.insert(tree.insert(second, key(4), BlockId(3)), key(5), BlockId(4))
+    assert sorted(tree.prune(BlockId(1))) == [1, 3, 4]
+    assert tree.step(first, key(2)) is None
+    assert sorted(tree.blocks()) == [0, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,15 @@ import pytest
 from processes import command
 from support import Serve, Server
 from tlserve.conform.command import Options, conform
+from tlserve.conform.runner import CASES, chosen
 from tlserve.errors import ConformError
 
-StartWrong = Callable[..., str]
+StartWrong = Callable[..., Any]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, as a user has it."""
+    return subprocess.run(command("conform", *arguments), capture_output=True, text=True, timeout=60, check=False)
 
 
 def verdicts(capsys: pytest.CaptureFixture[str], options: Options) -> dict[str, dict[str, Any]]:
@@ -58,49 +65,165 @@ def test_tlserve_conforms(
     assert [name for name, row in rows.items() if row["verdict"] == "skip"] == []
 
 
-def test_a_server_that_is_not_ours_conforms(capsys: pytest.CaptureFixture[str], start_wrong: StartWrong) -> None:
-    """Nothing but the routes of tlserve itself is skipped, and said why."""
-    rows = verdicts(capsys, Options(base_url=start_wrong(), is_json=True))
+@pytest.mark.parametrize("tier", ["engine", "full"])
+def test_a_server_that_is_not_ours_conforms(
+    capsys: pytest.CaptureFixture[str], start_wrong: StartWrong, tier: Any
+) -> None:
+    """Nothing but what is tlserve's own is skipped, and said why; with a health address less of it."""
+    server = start_wrong(tier=tier)
+    rows = verdicts(capsys, Options(base_url=server.url, tier=tier, is_json=True))
     assert failed(rows) == {}
-    assert {name for name, row in rows.items() if row["verdict"] == "skip"} == {"tokenize.count", "headers.tlserve"}
+    assert {name for name, row in rows.items() if row["verdict"] == "skip"} == {
+        "tokenize.count",
+        "headers.tlserve",
+        "health.probes",
+        "health.metrics",
+    }
+    rows = verdicts(capsys, Options(base_url=server.url, health_url=server.root, cases=("health.*",), is_json=True))
+    assert {row["verdict"] for row in rows.values()} == {"pass"}
 
 
 WRONGS = {
+    "lists no list": "models.list",
+    "knows every model": "models.retrieve",
+    "talks long": "completions.basic",
+    "ends all the time": "completions.stream",
+    "hears one prompt": "completions.batch",
+    "loses logprobs": "completions.logprobs",
+    "unnormalised": "embeddings.float",
+    "no base64": "embeddings.base64",
+    "miscounts tokens": "tokenize.count",
+    "garbage": "chat.basic",
+    "hears no system": "chat.roles",
     "cannot add": "chat.usage",
-    "ignores the seed": "chat.seed",
-    "is moody": "chat.greedy",
-    "shows the stop string": "chat.stop",
     "calls a cut a stop": "chat.length",
-    "streams something else": "chat.stream.equals_nonstream",
+    "is moody": "chat.greedy",
+    "ignores the seed": "chat.seed",
+    "never samples": "chat.seed",
+    "shows the stop string": "chat.stop",
+    "never stops": "chat.stop",
+    "has its worst first": "chat.logprobs",
+    "mixes up": "concurrency.16",
     "no role": "chat.stream.framing",
     "one newline": "chat.stream.framing",
     "no [DONE]": "chat.stream.framing",
     "never finishes": "chat.stream.framing",
+    "reckons unasked": "chat.stream.framing",
+    "streams something else": "chat.stream.equals_nonstream",
+    "does not reckon": "chat.stream.usage",
+    "keeps running": "cancel.disconnect",
     "accepts everything": "err.400",
     "unnamed errors": "err.400",
     "errors of another shape": "err.400",
+    "errors of another kind": "err.400",
     "500 for bad JSON": "err.json",
+    "refuses in the stream": "err.stream",
+    "is of any length": "err.context",
+    "is any model": "err.404",
     "405 is 404": "err.routes",
-    "knows every model": "models.retrieve",
-    "unnormalised": "embeddings.float",
-    "no base64": "embeddings.base64",
+    "500 for too much": "err.413",
+    "500 for XML": "err.415",
+    "ignores n": "err.422",
+    "422 for no reason": "err.422",
     "no request id": "headers.request_id",
-    "garbage": "chat.basic",
+    "takes any priority": "headers.tlserve",
 }
+WRONGS_OF_FULL = {
+    "chooses once": "full.n",
+    "loses parts": "full.parts",
+    "echoes nothing": "full.echo",
+    "ignores tools": "full.tools",
+    "ignores formats": "full.response_format",
+}
+WRONGS_OF_HEALTH = {"is never ready": "health.probes", "measures something else": "health.metrics"}
 
 
 @pytest.mark.parametrize("wrong", WRONGS)
 def test_each_wrongness_is_found(capsys: pytest.CaptureFixture[str], start_wrong: StartWrong, wrong: str) -> None:
     """By the case that is about it, and the kit runs to the end all the same."""
-    rows = verdicts(capsys, Options(base_url=start_wrong(wrong), is_json=True))
+    rows = verdicts(capsys, Options(base_url=start_wrong(wrong).url, is_json=True))
     assert WRONGS[wrong] in failed(rows)
-    assert len(rows) >= 30
+    assert list(rows) == [case.name for case in chosen("engine", ())]
 
 
-def test_a_server_that_hangs_is_left_behind(capsys: pytest.CaptureFixture[str], start_wrong: StartWrong) -> None:
-    """Each wait ends, and says so."""
-    rows = verdicts(capsys, Options(base_url=start_wrong("hangs"), cases=("chat.b*",), timeout_s=0.3, is_json=True))
-    assert "ReadTimeout" in failed(rows)["chat.basic"]
+@pytest.mark.parametrize("wrong", WRONGS_OF_FULL)
+def test_each_wrongness_of_the_full_tier_is_found(
+    capsys: pytest.CaptureFixture[str], start_wrong: StartWrong, wrong: str
+) -> None:
+    """By one case and by no other: nothing else is about it."""
+    rows = verdicts(capsys, Options(base_url=start_wrong(wrong, tier="full").url, tier="full", is_json=True))
+    assert list(failed(rows)) == [WRONGS_OF_FULL[wrong]]
+
+
+@pytest.mark.parametrize("wrong", WRONGS_OF_HEALTH)
+def test_each_wrongness_of_the_health_port_is_found(
+    capsys: pytest.CaptureFixture[str], start_wrong: StartWrong, wrong: str
+) -> None:
+    """Where its address is given."""
+    server = start_wrong(wrong)
+    rows = verdicts(capsys, Options(base_url=server.url, health_url=server.root, cases=("health.*",), is_json=True))
+    assert list(failed(rows)) == [WRONGS_OF_HEALTH[wrong]]
+
+
+def test_every_case_can_fail() -> None:
+    """There is a wrong server for each of them: a case that nothing fails proves nothing."""
+    found = {*WRONGS.values(), *WRONGS_OF_FULL.values(), *WRONGS_OF_HEALTH.values()}
+    assert found == {case.name for case in CASES}
+
+
+HOSTILES = {
+    "closes": "Server disconnected",
+    "hangs": "ReadTimeout",
+    "no HTTP": "RemoteProtocolError",
+    "half an answer": "RemoteProtocolError",
+    "nests": "the body is not JSON",
+    "drips": "the answer does not end within 0.3 s",
+    "floods": "the answer is longer than",
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILES)
+def test_no_server_stops_the_kit(capsys: pytest.CaptureFixture[str], start_wrong: StartWrong, hostile: str) -> None:
+    """Whatever a server sends instead of answers, each case has its verdict, and the evidence names what happened."""
+    options = Options(base_url=start_wrong(hostile).url, cases=("chat.*", "cancel.*"), timeout_s=0.3, is_json=True)
+    rows = verdicts(capsys, options)
+    assert list(failed(rows)) == [case.name for case in chosen("engine", options.cases)]
+    assert HOSTILES[hostile] in rows["chat.basic"]["evidence"]
+
+
+def test_a_case_that_does_not_end_is_left_behind(start_wrong: StartWrong) -> None:
+    """Headers that never end outlast every limit of one answer; the case has one too, and the process ends."""
+    url = start_wrong("never ends its headers").url
+    result = run("--base-url", url, "--timeout", "0.5", "--case", "concurrency.16")
+    assert result.returncode == 1
+    assert "no verdict after 2 s" in result.stdout
+
+
+def test_evidence_is_one_harmless_line(start_wrong: StartWrong) -> None:
+    """Half a surrogate and an escape sequence reach neither the encoder nor the terminal."""
+    result = run("--base-url", start_wrong("speaks no Unicode").url, "--case", "chat.greedy")
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == 2
+    assert "\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[2J" in result.stdout
+
+
+def test_a_run_that_is_broken_off_has_not_passed(start_wrong: StartWrong) -> None:
+    """A signal in the middle does not end in exit code 0."""
+    server = start_wrong("hangs")
+    arguments = command("conform", "--base-url", server.url, "--case", "chat.basic")
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        assert server.is_asked.wait(30)
+        process.terminate()
+        assert process.wait(10) == -signal.SIGTERM
+
+
+def test_a_key_is_sent(capsys: pytest.CaptureFixture[str], start_wrong: StartWrong) -> None:
+    """A server behind a key is asked with it."""
+    server = start_wrong("wants a key")
+    rows = verdicts(capsys, Options(base_url=server.url, model="other", cases=("chat.basic",), is_json=True))
+    assert "401" in failed(rows)["chat.basic"]
+    rows = verdicts(capsys, Options(base_url=server.url, api_key="sesame", cases=("chat.basic",), is_json=True))
+    assert failed(rows) == {}
 
 
 def test_runs_that_are_left_running_are_seen(
@@ -115,11 +238,7 @@ def test_runs_that_are_left_running_are_seen(
 
 def test_the_command(start_wrong: StartWrong) -> None:
     """A table with a line a case and the sum; exit code 1 when a case failed, 2 when nobody answers or nothing is asked."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command("conform", *arguments), capture_output=True, text=True, timeout=60, check=False)
-
-    good = run("--base-url", start_wrong(), "--case", "models.*", "--case", "chat.basic")
+    good = run("--base-url", start_wrong().url, "--case", "models.*", "--case", "chat.basic")
     assert good.returncode == 0, good.stderr
     *lines, total = good.stdout.splitlines()
     assert [line.split()[:2] for line in lines] == [
@@ -128,10 +247,15 @@ def test_the_command(start_wrong: StartWrong) -> None:
         ["chat.basic", "pass"],
     ]
     assert total == "3 cases: 3 pass, 0 fail, 0 skip"
-    assert run("--base-url", start_wrong("cannot add"), "--case", "chat.usage").returncode == 1
+    assert run("--base-url", start_wrong("cannot add").url, "--case", "chat.usage").returncode == 1
     nobody = run("--base-url", "http://127.0.0.1:9")
     assert nobody.returncode == 2
     assert "cannot reach http://127.0.0.1:9/v1/" in nobody.stderr
+    assert run("--base-url", "http://127.0.0.1:9", "--model", "m").returncode == 2
+    assert run("--base-url", "localhost:9").returncode == 2
+    never = run("--base-url", "http://127.0.0.1:9", "--timeout", "0")
+    assert never.returncode == 2
+    assert "0 is not between 0 and 3600 seconds" in never.stderr
 
 
 def test_a_case_that_is_not_there_is_named() -> None:

@@ -41,6 +41,9 @@ class FakeRunner:
         self.failures: list[Exception] = []
         self.poison: set[int] = set()
         self.batches: list[ForwardBatch] = []
+        self.spoils = False  # whether what is written now is NaN, and so every row that attends to it
+        self.has_spoilt = False
+        self._spoilt = np.zeros((num_blocks, block_size), dtype=bool)
         self._known: dict[bytes, NDArray[np.float32]] = {}
 
     def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
@@ -52,9 +55,13 @@ class FakeRunner:
         for index, table in enumerate(batch.block_tables):
             for row in range(batch.query_start[index], batch.query_start[index + 1]):
                 position = int(batch.positions[row])
-                self.kv[table[position // self.block_size], position % self.block_size] = batch.tokens[row]
+                slot = table[position // self.block_size], position % self.block_size
+                self.kv[slot], self._spoilt[slot] = batch.tokens[row], self.spoils
+                self.has_spoilt |= self.spoils
                 if row in wanted:
                     logits.append(self._logits(self.kv[table].reshape(-1)[: position + 1]))
+                    if self._spoilt[table].reshape(-1)[: position + 1].any():
+                        logits[-1][:] = np.nan
         return np.stack(logits) if logits else np.zeros((0, VOCAB), dtype=np.float32)
 
     def run_once(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -96,6 +103,9 @@ class Bench:
         self.started: dict[RequestId, Started] = {}
         self.failed: dict[RequestId, Failed] = {}
         self.aborted: set[RequestId] = set()
+        self.num_steps = 0
+        self.submitted_at: dict[RequestId, int] = {}
+        self.ended_at: dict[RequestId, int] = {}
 
     def add(
         self, prompt: Sequence[int], params: SamplingParams = GREEDY, *, max_tokens: int = 8, **more: Any
@@ -107,14 +117,18 @@ class Bench:
         name = self.engine.add_request(request)
         self.requests[name] = request
         self.outputs[name] = []
+        self.submitted_at[name] = self.num_steps
         return name
 
     def step(self) -> list[TokenOut]:
         tokens = self.engine.step()
+        self.num_steps += 1
         assert all(batch.num_rows <= self.max_batch_tokens for batch in self.runner.batches[-1:])
         self.engine.check_integrity()
         for token in tokens:
             assert not self.has_ended(token.id), f"{token} comes after the end"
+            if not self.outputs[token.id]:
+                self.check_wait(token.id)
             self.outputs[token.id].append(token)
         for notice in self.engine.take_notices():
             if isinstance(notice, Started):
@@ -122,12 +136,30 @@ class Bench:
             else:
                 assert not self.has_ended(notice.id), f"{notice} comes after the end"
                 self.failed[notice.id] = notice
+        for name in self.requests:
+            if name not in self.ended_at and self.has_ended(name):
+                self.ended_at[name] = self.num_steps
         return tokens
+
+    def check_wait(self, name: RequestId) -> None:
+        """The bound on the steps to a first token: the tokens of all that were alive meanwhile.
+
+        Once more for each later request of higher priority: it may have undone what had been computed for others.
+        """
+        since, priority = self.submitted_at[name], self.requests[name].priority
+        alive = [other for other in self.requests if self.ended_at.get(other, self.num_steps) >= since]
+        tokens = sum(len(self.requests[other].prompt) + self.requests[other].max_tokens for other in alive)
+        urgent = [n for n in alive if n > name and self.requests[n].priority > priority]
+        assert self.num_steps - since <= tokens * (1 + len(urgent)), f"request {name} has waited too long"
 
     def abort(self, name: RequestId) -> None:
         self.engine.abort(name)
         self.aborted.add(name)
         self.engine.check_integrity()
+
+    def live(self) -> list[RequestId]:
+        """The requests that have not ended."""
+        return [name for name in self.requests if not self.has_ended(name)]
 
     def has_ended(self, name: RequestId) -> bool:
         """Finished, failed or aborted."""

@@ -230,13 +230,25 @@ def test_given_ids_do_not_collide_with_chosen_ones() -> None:
         {"stop_ids": frozenset({31})},
         {"params": SamplingParams(logit_bias={191222000: -100.0})},
         {"params": SamplingParams(logit_bias={-1: 5.0})},
+        {"weight": 0},
     ],
 )
 def test_requests_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
-    """Ids outside the vocabulary never reach a kernel or the sampler."""
+    """Ids outside the vocabulary never reach a kernel or the sampler, and a tenant without weight never a division."""
     usual: dict[str, Any] = {"prompt": (1,), "params": SamplingParams(), "seed": 0, "max_tokens": 1}
     with pytest.raises(AdmitError):
         Bench().submit(GenRequest(**{**usual, **bad}))
+
+
+def test_tenants_take_turns() -> None:
+    """One tenant's thirty requests are before another's three, which start after the first of them nonetheless."""
+    bench = Bench(max_batch=1)
+    for n in range(30):
+        bench.add([n % 31, *PROMPT], max_tokens=4, tenant="many")
+    few = [bench.add(PROMPT[n:], max_tokens=4, tenant="few") for n in range(3)]
+    bench.run()
+    order = sorted(bench.requests, key=lambda request: bench.started[request].at)
+    assert [order.index(request) for request in few] == [1, 2, 4]
 
 
 # ---- leaving early ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from attrs import evolve
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from engine.bench import SPECULATIVE, VOCAB, Bench, FakeRunner
 from tlserve.decode.params import SamplingParams
 from tlserve.engine.messages import GenRequest
-from tlserve.errors import BadLogits, StepFailed
+from tlserve.errors import BadLogits, DuplicateRequest, SamplingFailed, StepFailed
 
 POISON = VOCAB - 1
 
@@ -51,7 +52,16 @@ generations = st.builds(
     stop_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({7, 11})]),
     priority=st.sampled_from([0, 0, 1, -1]),
     cache_salt=st.sampled_from(["", "", "b"]),
+    tenant=st.sampled_from(["", "", "b", "c"]),
+    weight=st.sampled_from([1, 1, 5]),
 )
+
+
+class BrokenSampler:
+    """Raises what nobody has foreseen."""
+
+    def next(self, _row: object) -> object:
+        raise ZeroDivisionError("on purpose")
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -85,9 +95,38 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 99))
     def abort(self, index: int) -> None:
-        live = [name for name in self.bench.requests if not self.bench.has_ended(name)]
+        live = self.bench.live()
         if live:
             self.bench.abort(live[index % len(live)])
+
+    @rule()
+    def reach_a_deadline(self) -> None:
+        """All that have not started by now are given up together."""
+        for name in self.bench.requests:
+            if not self.bench.has_ended(name) and name not in self.bench.started:
+                self.bench.abort(name)
+
+    @rule(request=generations, index=st.integers(0, 99))
+    def submit_a_live_id_again(self, request: GenRequest, index: int) -> None:
+        """It is refused, and the one that lives is not touched."""
+        live = self.bench.live()
+        if live:
+            with pytest.raises(DuplicateRequest):
+                self.bench.engine.add_request(evolve(request, id=live[index % len(live)]))
+
+    @rule()
+    def spoil_a_step(self) -> None:
+        """What is computed in it is NaN; whoever attends to it fails, and it is found by nobody later."""
+        self.bench.runner.spoils = True
+        self.bench.step()
+        self.bench.runner.spoils = False
+
+    @rule(index=st.integers(0, 99))
+    def break_a_sampler(self, index: int) -> None:
+        """One request's sampling raises from now on."""
+        live = self.bench.live()
+        if live:
+            self.bench.engine._samplers[live[index % len(live)]] = BrokenSampler()  # type: ignore[assignment]
 
     @rule(request=generations)
     def fail_a_forward_pass(self, request: GenRequest) -> None:
@@ -109,16 +148,27 @@ class EngineMachine(RuleBasedStateMachine):
         for name in bench.requests:
             assert bench.has_ended(name)
             self.check_answer(name)
+        for name in list(bench.requests)[:5]:
+            self.check_again(bench.requests[name])
+
+    def check_again(self, request: GenRequest) -> None:
+        """Sent once more, it may meet spoilt KV of a request that was given up unseen; after that, it never does again."""
+        for may_fail in (self.bench.runner.has_spoilt, False):
+            name = self.bench.submit(evolve(request, id=None))
+            self.bench.run()
+            if not may_fail:
+                assert self.bench.answer(name) == self.bench.serial_answer(name)
 
     def check_answer(self, name: Any) -> None:
         answer, serial = self.bench.answer(name), self.bench.serial_answer(name)
-        failure = self.bench.failed.get(name)
-        if name in self.bench.aborted or (failure is not None and isinstance(failure.error, StepFailed)):
+        error = self.bench.failed[name].error if name in self.bench.failed else None
+        is_cut = isinstance(error, StepFailed | SamplingFailed) or (error is not None and self.bench.runner.has_spoilt)
+        if name in self.bench.aborted or is_cut:
             assert answer == serial[: len(answer)]
         else:
             assert answer == serial
-            assert (failure is None) == (answer != [] and answer[-1][-1] is not None)
-            assert failure is None or isinstance(failure.error, BadLogits)
+            assert (error is None) == (answer != [] and answer[-1][-1] is not None)
+            assert error is None or isinstance(error, BadLogits)
 
 
 def test_every_request_ends_once_with_the_answer_it_gets_alone() -> None:

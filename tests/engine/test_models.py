@@ -4,16 +4,21 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
+from attrs import evolve
 
 from engine.bench import SPECULATIVE
 from tlserve.config import EngineConfig
 from tlserve.decode.params import SamplingParams
 from tlserve.engine.engine import Engine
-from tlserve.engine.messages import GenRequest, TokenOut
+from tlserve.engine.messages import Failed, GenRequest, TokenOut
+from tlserve.errors import BadLogits
 from tlserve.model.load import load_runner
 from tlserve.names import RequestId
 from tlserve.weights.checkpoint import open_checkpoint
+from tlserve.weights.contents import Checkpoint
+from tlserve.weights.tensor import Tensor
 
 MODELS = Path(__file__).resolve().parents[1] / "data" / "models"
 NAMES = ["gemma3", "llama", "llama3", "mistral", "qwen2", "qwen3"]
@@ -28,11 +33,21 @@ def reference(name: str) -> dict[str, Any]:
     return content
 
 
-def engine(name: str, kernels: Kernels, *, block_size: int = 16, num_blocks: int = 64, **settings: Any) -> Engine:
+def engine(
+    name: str,
+    kernels: Kernels,
+    *,
+    block_size: int = 16,
+    num_blocks: int = 64,
+    weights: Literal["auto", "q8"] = "auto",
+    damaged: int | None = None,
+    **settings: Any,
+) -> Engine:
+    checkpoint = open_checkpoint(MODELS / f"tiny-{name}")
     runner = load_runner(
-        open_checkpoint(MODELS / f"tiny-{name}"),
+        checkpoint if damaged is None else damage(checkpoint, damaged),
         kernels=kernels,
-        weights="auto",
+        weights=weights,
         num_blocks=num_blocks,
         block_size=block_size,
         max_model_len=128,
@@ -61,24 +76,56 @@ SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, frequency_penalty=0.3, repe
 WAYS: dict[str, dict[str, Any]] = {
     "whole": {},
     "chunks of 1": {"prefill_chunk": 1},
-    "chunks of 3": {"prefill_chunk": 3, "block_size": 4},
-    "chunks of 7": {"prefill_chunk": 7, "block_size": 4},
+    "chunks of 3": {"prefill_chunk": 3},
+    "chunks of 7": {"prefill_chunk": 7},
     "without a cache": {"prefix_cache": "off"},
-    "speculating": {"speculative": SPECULATIVE, "block_size": 4},
+    "speculating": {"speculative": SPECULATIVE},
 }
 
 
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("block_size", [4, 16])
 @pytest.mark.parametrize("way", WAYS)
-def test_greedy_answers_are_torchs(name: str, kernels: Kernels, way: str) -> None:
+def test_greedy_answers_are_torchs(name: str, kernels: Kernels, block_size: int, way: str) -> None:
     """Cold and from the cache, whole, in chunks or guessed ahead: the tokens and logprobs that torch computes."""
-    loaded = engine(name, kernels, **WAYS[way])
+    loaded = engine(name, kernels, block_size=block_size, **WAYS[way])
     expected = reference(name)["greedy"]
-    for _ in range(2):
+    for hits in (False, way != "without a cache"):
         [answer] = answers(loaded, name, GREEDY)
         assert [token for token, _, _ in answer] == [step["token"] for step in expected]
         assert [logprob for _, logprob, _ in answer] == pytest.approx([s["logprob"] for s in expected], abs=1e-4)
+        assert (loaded.stats().prefix_cache_hits > 0) == hits
+
+
+@pytest.mark.parametrize("weights", ["auto", "q8"])
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+@pytest.mark.parametrize("name", NAMES)
+def test_nan_that_a_failed_request_leaves_behind_is_seen_by_nobody(
+    name: str, kernels: Kernels, weights: Literal["auto", "q8"]
+) -> None:
+    """Its blocks are the next ones to be lent, half filled with NaN; answers in them are those of a fresh pool."""
+    prompt = reference(name)["ids"]
+    bad = min(set(range(200)) - {step["token"] for step in reference(name)["greedy"]} - set(prompt))
+    expected = answers(engine(name, kernels, weights=weights, damaged=bad), name, GREEDY)
+    damaged = engine(name, kernels, weights=weights, damaged=bad)
+    damaged.add_request(GenRequest(prompt=(*prompt[:20], bad) * 2, params=GREEDY, seed=0, max_tokens=1))
+    damaged.step()
+    [failure] = [notice for notice in damaged.take_notices() if isinstance(notice, Failed)]
+    assert isinstance(failure.error, BadLogits)
+    assert answers(damaged, name, GREEDY) == expected
+
+
+def damage(checkpoint: Checkpoint, token: int) -> Checkpoint:
+    """A model that embeds one token as NaN."""
+    embedding = checkpoint.tensors["model.embed_tokens.weight"]
+    broken = embedding.dequantize().copy()
+    broken[token] = np.nan
+    output = {} if "lm_head.weight" in checkpoint.tensors else {"lm_head.weight": embedding.dequantize()}
+    changed = {embedding.name: broken, **output}
+    tensors = {name: Tensor.from_array(name, values) for name, values in changed.items()}
+    config = {**checkpoint.config, "tie_word_embeddings": False}
+    return evolve(checkpoint, config=config, tensors={**checkpoint.tensors, **tensors})
 
 
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])

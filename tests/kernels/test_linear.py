@@ -15,6 +15,7 @@ from tlserve.kernels import linear
 from tlserve.kernels.buffers import RowBuffer
 from tlserve.kernels.matrix import PackedMatrix, pack_matrices
 from tlserve.kernels.norm import ROUND_ROWS
+from tlserve.model.matrix_format import matrix_groups
 from tlserve.weights.quantize import AffineGroups, exact_groups, rounded_groups
 from tlserve.weights.tensor import Tensor
 
@@ -103,6 +104,22 @@ def test_a_row_has_the_same_bits_in_any_company(play: Play, random_rows: Callabl
         for members in (1, 2):
             first = MOST_ROWS - count
             np.testing.assert_array_equal(multiply(play, matrix, x[first:], members=members), together[first:])
+
+
+@pytest.mark.parametrize("type_name", ["Q4_0", "Q4_K", "Q5_1", "Q6_K", "Q8_0"])
+def test_asking_for_eight_bits_loses_nothing_that_has_no_more(
+    play: Play, random_rows: Callable[..., Rows], type_name: str
+) -> None:
+    """With weights = q8, matrices of 4, 5, 6 and 8 bits are those of the file, scales per sixteen (Q6_K) included."""
+    tensor = stored_as(type_name)
+    groups = matrix_groups(tensor, "q8")
+    assert groups is not None
+    np.testing.assert_array_equal(groups.dequantize(), tensor.dequantize())
+    x = random_rows(3, NUM_INPUTS)
+    got, as_stored = (
+        multiply(play, pack_matrices([each], widen=False)[0], x) for each in (groups, exact_groups(tensor) or tensor)
+    )
+    np.testing.assert_array_equal(got, as_stored)
 
 
 @pytest.mark.parametrize("style", ["Q4_1", "F32"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +79,16 @@ def test_close_ends_the_threads_and_play_starts_them_again() -> None:
         team.close()
         team.close()
         assert len(helpers()) == before
+
+
+def test_members_that_wait_leave_the_processor_to_others() -> None:
+    """Between two steps nobody spins: in a quarter of a second of waiting a team uses next to no processor time."""
+    team = Team(4)
+    play_counting(team, 10, 50, 10)
+    before = time.process_time()
+    threading.Event().wait(0.25)
+    assert time.process_time() - before < 0.05
+    team.close()
 
 
 def test_a_forgotten_team_ends_its_threads() -> None:

@@ -27,9 +27,17 @@ ANSWERS: list[tuple[ApiError, int, str | None]] = [
     (errors.unknown_path("GET", "/nope"), 404, "unknown_url"),
     (errors.method_not_allowed("PUT", "/v1/models", allowed=["GET"]), 405, "method_not_allowed"),
     (errors.body_timeout(seconds=60), 408, "request_timeout"),
+    (errors.refused_by_protocol(400, limit=9), 400, "malformed_request"),
+    (errors.refused_by_protocol(408, limit=9), 408, "request_timeout"),
+    (errors.refused_by_protocol(431, limit=9), 431, "headers_too_large"),
+    (errors.refused_by_protocol(501, limit=9), 501, "unsupported_transfer_encoding"),
+    (errors.refused_by_protocol(505, limit=9), 505, "unsupported_http_version"),
     (errors.body_too_large(limit=100), 413, "request_too_large"),
     (errors.unsupported_media_type("x"), 415, "unsupported_media_type"),
     (errors.rate_limit_exceeded(capacity=64), 429, "rate_limit_exceeded"),
+    (errors.too_many_at_once(limit=2), 429, "rate_limit_exceeded"),
+    (errors.too_many_bodies(limit=100), 429, "rate_limit_exceeded"),
+    (errors.deadline_exceeded("x"), 504, "deadline_exceeded"),
     (errors.no_capacity(waited_ms=100), 503, "no_capacity"),
     (errors.draining(), 503, "draining"),
     (errors.loading("warming up"), 503, "loading"),
@@ -48,9 +56,15 @@ def test_errors_use_the_openai_shape(error: ApiError, status: int, code: str | N
 
 
 def test_the_type_says_whose_turn_it_is() -> None:
-    """4xx: change the request. 429 and 5xx: try again."""
+    """4xx, 501 and 505: change the request. 429 and other 5xx: try again."""
     for error, status, _ in ANSWERS:
-        kind = "rate_limit_error" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
+        kind = (
+            "rate_limit_error"
+            if status == 429
+            else "server_error"
+            if status in (500, 503, 504)
+            else "invalid_request_error"
+        )
         assert error.kind == kind
 
 
@@ -86,6 +100,7 @@ def test_a_prompt_that_is_too_long_is_told_all_numbers() -> None:
         (tree.NeverFits("prompt of 9000 tokens"), 400, "context_length_exceeded"),
         (tree.TemplateRenderError("roles must alternate"), 400, "invalid_messages"),
         (tree.BadLogits("NaN in row 3"), 500, "internal_error"),
+        (tree.DeadlineExceeded("not done within 5 ms"), 504, "deadline_exceeded"),
         (tree.EngineDead("the engine thread has ended"), 500, "internal_error"),
         (tree.ModelError("a file is missing"), 500, "internal_error"),
         (errors.draining(), 503, "draining"),

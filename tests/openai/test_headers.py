@@ -24,6 +24,53 @@ def test_other_priorities_are_refused(value: str) -> None:
     assert (caught.value.status, caught.value.param) == (400, "X-TL-Priority")
 
 
+@pytest.mark.parametrize(
+    ("value", "limit_ms"), [(None, None), ("1", 1), (" 2500 ", 2500), ("3600000", 3_600_000), ("0000010", 10)]
+)
+def test_a_timeout_is_whole_milliseconds_up_to_an_hour(value: str | None, limit_ms: int | None) -> None:
+    """Without the header there is none."""
+    assert headers.parse_timeout(value) == limit_ms
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "3600001", "1.5", "1e3", "soon", "١", "9" * 5000])
+def test_other_timeouts_are_refused(value: str) -> None:
+    """400, named after the header."""
+    with pytest.raises(ApiError) as caught:
+        headers.parse_timeout(value)
+    assert (caught.value.status, caught.value.param) == (400, "X-Request-Timeout-Ms")
+
+
+@pytest.mark.parametrize("value", ["", "a b", "x" * 129, "café", "a\x00"])
+def test_a_cache_salt_is_visible_ascii(value: str) -> None:
+    """400 for anything else; the message does not repeat it, since it may be a secret."""
+    assert headers.parse_cache_salt(None) == ""
+    assert headers.parse_cache_salt("s-1") == "s-1"
+    with pytest.raises(ApiError) as caught:
+        headers.parse_cache_salt(value)
+    assert (caught.value.status, caught.value.param) == (400, "X-TL-Cache-Salt")
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        (["Bearer abc"], "abc"),
+        (["bearer   abc"], "abc"),
+        ([" BEARER abc "], "abc"),
+        ([], None),
+        ([""], None),
+        (["Bearer"], None),
+        (["Bearer "], None),
+        (["Bearer a b"], None),
+        (["Basic abc"], None),
+        (["abc"], None),
+        (["Bearer abc", "Bearer abc"], None),
+    ],
+)
+def test_a_bearer_key_is_one_word_given_once(values: list[str], key: str | None) -> None:
+    """The scheme may be written in any case; anything ambiguous is no key."""
+    assert headers.parse_bearer(values) == key
+
+
 def test_a_kv_handle_is_not_found() -> None:
     """Nothing hands KV blocks over to this server."""
     headers.refuse_kv_handle(None)

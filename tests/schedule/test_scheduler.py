@@ -7,58 +7,12 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlserve.cache.manager import BlockManager
+from schedule.desk import Desk
 from tlserve.config import SpeculativeConfig
-from tlserve.decode.finish import FinishReason
 from tlserve.decode.speculative import PromptLookup
 from tlserve.errors import DuplicateRequest, NeverFits, QueueFull
 from tlserve.names import RequestId
-from tlserve.schedule.plan import Chunk, Outcome, Plan
-from tlserve.schedule.scheduler import Limits, Scheduler
 from tlserve.schedule.sequence import Sequence, SequenceState
-
-
-class Desk:
-    """A scheduler whose plans are carried out by nobody: every sampled token is a new number."""
-
-    def __init__(self, num_blocks: int = 1000, block_size: int = 1, *, radix: bool = False, **limits: int) -> None:
-        usual = {"max_batch": 8, "max_batch_tokens": 100, "prefill_chunk": 100, "max_waiting": 100}
-        self.blocks = BlockManager(num_blocks, block_size, "radix" if radix else "off")
-        self.scheduler = Scheduler(self.blocks, Limits(**{**usual, **limits}))
-        self.sequences: dict[int, Sequence] = {}
-        self.right_drafts = 0
-
-    def add(self, name: int, length: int, *, max_tokens: int = 8, priority: int = 0, first: int = 0) -> Sequence:
-        """A request whose prompt counts up from ``first``."""
-        sequence = Sequence(
-            id=RequestId(name),
-            tokens=range(first, first + length),
-            max_tokens=max_tokens,
-            arrival=len(self.sequences),
-            priority=priority,
-        )
-        self.scheduler.add(sequence)
-        self.sequences[name] = sequence
-        return sequence
-
-    def step(self) -> dict[int, int]:
-        """Plan and carry out a step; the rows of each request, in the plan's order."""
-        plan = self.scheduler.schedule()
-        self.carry_out(plan)
-        return {chunk.sequence.id: chunk.num_rows for chunk in plan.chunks}
-
-    def carry_out(self, plan: Plan) -> None:
-        self.scheduler.on_step([self.outcome(chunk) for chunk in plan.chunks])
-        self.scheduler.check_integrity()
-
-    def outcome(self, chunk: Chunk) -> Outcome:
-        if not chunk.samples:
-            return Outcome(chunk)
-        sequence = chunk.sequence
-        tokens = (*chunk.drafts[: self.right_drafts], 1000 + sequence.num_known)
-        finish = FinishReason.LENGTH if sequence.num_generated + len(tokens) >= sequence.max_tokens else None
-        return Outcome(chunk, tokens, finish)
-
 
 # ---- the budget of a step --------------------------------------------------------------------------------------------
 
@@ -408,9 +362,9 @@ def test_drafts_take_no_block_that_is_needed(draft: Callable[[Sequence], None]) 
 
 @frozen
 class Load:
-    """Requests that arrive over time, as (length, max_tokens, priority, steps since the one before)."""
+    """Requests that arrive over time, as (length, max_tokens, priority, tenant, steps since the one before)."""
 
-    requests: list[tuple[int, int, int, int]]
+    requests: list[tuple[int, int, int, str, int]]
     limits: dict[str, int]
     num_blocks: int
     radix: bool
@@ -419,7 +373,11 @@ class Load:
 loads = st.builds(
     Load,
     requests=st.lists(
-        st.tuples(st.integers(1, 12), st.integers(1, 8), st.integers(-1, 1), st.integers(0, 6)), min_size=1, max_size=8
+        st.tuples(
+            st.integers(1, 12), st.integers(1, 8), st.integers(-1, 1), st.sampled_from(["", "", "b"]), st.integers(0, 6)
+        ),
+        min_size=1,
+        max_size=8,
     ),
     limits=st.fixed_dictionaries(
         {"max_batch": st.integers(1, 4), "max_batch_tokens": st.integers(1, 9), "prefill_chunk": st.integers(1, 9)}
@@ -431,16 +389,18 @@ loads = st.builds(
 
 @given(loads)
 def test_the_best_rank_always_computes_and_so_nothing_starves(load: Load) -> None:
-    """In every step the live request of best rank has rows, no step is over its limits, and all end within the bound.
+    """In every step the live request of best rank has rows, or the first in line if none of the highest priority has started.
+
+    No step is over its limits, and all end within the bound.
 
     The bound: from the last arrival, as many steps as the requests have tokens.
     """
     desk = Desk(load.num_blocks, radix=load.radix, **load.limits)
-    for name, (length, max_tokens, priority, pause) in enumerate(load.requests):
+    for name, (length, max_tokens, priority, tenant, pause) in enumerate(load.requests):
         run(desk, load, pause)
-        desk.add(name, length, max_tokens=max_tokens, priority=priority)
-    assert run(desk, load) <= sum(length + max_tokens for length, max_tokens, _, _ in load.requests)
-    wanted = [max_tokens for _, max_tokens, _, _ in load.requests]
+        desk.add(name, length, max_tokens=max_tokens, priority=priority, tenant=tenant)
+    assert run(desk, load) <= sum(length + max_tokens for length, max_tokens, *_ in load.requests)
+    wanted = [max_tokens for _, max_tokens, *_ in load.requests]
     assert [sequence.num_generated for sequence in desk.sequences.values()] == wanted
 
 
@@ -449,10 +409,17 @@ def run(desk: Desk, load: Load, max_steps: int = 1000) -> int:
     for step in range(max_steps):
         if not desk.scheduler.has_work():
             return step
-        best = min((desk.sequences[name] for name in desk.scheduler.live_ids), key=lambda sequence: sequence.rank)
+        best = best_of(desk)
         rows = desk.step()
         assert best.id in rows
         assert sum(rows.values()) <= load.limits["max_batch_tokens"]
         assert max(rows.values()) <= load.limits["prefill_chunk"]
         assert len(rows) <= load.limits["max_batch"]
     return max_steps
+
+
+def best_of(desk: Desk) -> Sequence:
+    """The best in rank, where the first in line stands for all who have not started."""
+    started = [desk.sequences[name] for name in desk.scheduler.live_ids if desk.sequences[name].num_starts]
+    first = desk.scheduler._waiting.first
+    return min([*started, *([first] if first else [])], key=lambda sequence: sequence.rank)

@@ -18,7 +18,7 @@ def sequence() -> Sequence:
 
 def test_computed_tokens_chase_known_ones(sequence: Sequence) -> None:
     """A chunk brings the computed ones nearer; a new token is known and not computed."""
-    sequence.start(Lease(""), 1)
+    sequence.start(Lease(""), 1, turn=0)
     assert (sequence.num_known, sequence.num_behind) == (3, 2)
     sequence.advance(2, [8])
     assert (sequence.num_known, sequence.num_behind, sequence.num_generated) == (4, 1, 1)
@@ -26,12 +26,12 @@ def test_computed_tokens_chase_known_ones(sequence: Sequence) -> None:
 
 def test_preemption_keeps_what_is_known(sequence: Sequence) -> None:
     """Only the computing is undone: tokens and rank stay, and a second start is counted as one."""
-    sequence.start(Lease(""), 0)
+    sequence.start(Lease(""), 0, turn=5)
     sequence.advance(3, [8])
     rank = sequence.rank
     sequence.preempt()
     assert (sequence.state, sequence.num_generated, sequence.num_behind) == (SequenceState.WAITING, 1, 4)
-    sequence.start(Lease(""), 2)
+    sequence.start(Lease(""), 2, turn=9)
     assert (sequence.rank, sequence.num_behind, sequence.num_starts) == (rank, 2, 2)
 
 
@@ -63,7 +63,7 @@ def test_a_waiting_sequence_cannot_do_what_a_running_one_can(
 def test_the_end_is_final(sequence: Sequence, last: SequenceState) -> None:
     """Nothing follows an end, not even another end."""
     lease = Lease("")
-    sequence.start(lease, 0)
+    sequence.start(lease, 0, turn=0)
     assert sequence.end(last) is lease
     with pytest.raises(EngineError, match=f"cannot go from {last.value} to aborted"):
         sequence.end(SequenceState.ABORTED)

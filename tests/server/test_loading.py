@@ -21,7 +21,7 @@ def test_a_first_start_says_what_it_compiles(launch: Launch, smollm2_path: Path,
     compiling = [document for document in seen if document["phase"] == "compiling and warming up"]
     details = {str(document["detail"]) for document in compiling}
     assert any(detail.startswith("kernel ") and " of " in detail for detail in details), details
-    fractions = [document["fraction"] for document in compiling]
+    fractions = [float(str(document["fraction"])) for document in compiling]
     assert fractions == sorted(fractions)
 
     server.process.wait_for("ready")

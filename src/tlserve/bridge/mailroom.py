@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from tlserve.bridge.messages import NO_STATS, Abort, Command, Delivery
 from tlserve.bridge.ticket import Ticket
-from tlserve.engine.messages import Failed
 from tlserve.errors import EngineError
 from tlserve.names import RequestId
 
@@ -49,10 +48,8 @@ class Mailroom:
 
     def fail_all(self, error: EngineError) -> None:
         """End every generation with ``error``; what the engine still says about them is dropped."""
-        for request_id, ticket in self._ticket_of.items():
-            if request_id in ticket.live:
-                self._abort(request_id)
-                ticket.deliver(Failed(request_id, error))
+        for ticket in set(self._ticket_of.values()):
+            ticket.fail(error)
 
     def _abort(self, request_id: RequestId) -> None:
         self._post_command(Abort(request_id))

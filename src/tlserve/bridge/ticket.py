@@ -14,6 +14,8 @@ from typing import Self
 import trio
 
 from tlserve.bridge.messages import Event, is_last
+from tlserve.engine.messages import Failed
+from tlserve.errors import EngineError
 from tlserve.names import RequestId
 
 
@@ -82,6 +84,12 @@ class Ticket:
         if request_id in self._live:
             self._abort(request_id)
             self._is_over(request_id)
+
+    def fail(self, error: EngineError) -> None:
+        """End every generation that is not over with ``error``; what the engine still says about them is dropped."""
+        for request_id in tuple(self._live):
+            self._abort(request_id)
+            self.deliver(Failed(request_id, error))
 
     def close(self) -> None:
         """Give up all that is still running. Closing twice is harmless."""

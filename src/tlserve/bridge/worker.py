@@ -57,7 +57,12 @@ class EngineLoop:
             self._post_turn()
 
     def _step(self) -> None:
-        tokens = self._engine.step()
+        try:
+            tokens = self._engine.step()
+        except EngineDead:
+            self._events += self._engine.take_notices()  # Its last step's requests learn what happened to them.
+            self._post_turn()
+            raise
         notices = self._engine.take_notices()
         self._events += [notice for notice in notices if isinstance(notice, Started)]
         self._events += tokens

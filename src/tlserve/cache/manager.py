@@ -36,6 +36,7 @@ class Lease:
         blocks: the block table, int32: the KV of position i lies in ``blocks[i // block_size]``.
         num_committed: how many leading blocks are in the prefix tree.
         last: the tree's node of the last committed block.
+        is_private: its KV is not to be shared, because part of it is distrusted.
 
     """
 
@@ -43,6 +44,7 @@ class Lease:
     blocks: array[int] = field(factory=lambda: array("i"))
     num_committed: int = 0
     last: Node | None = field(default=None, repr=False)
+    is_private: bool = False
 
 
 class BlockManager:
@@ -139,7 +141,7 @@ class BlockManager:
         Where the tree already knows the same tokens, the lease moves over to the tree's block and frees its own. The
         two hold the same KV, and this keeps the second invariant of this module, and a popular prefix in memory once.
         """
-        if not self._shares:
+        if not self._shares or lease.is_private:
             return
         for index in range(lease.num_committed, num_computed // self._block_size):
             key = self._key(lease, tokens, index)
@@ -163,6 +165,23 @@ class BlockManager:
         for index in reversed(range(len(lease.blocks))):
             self._pool.release(BlockId(lease.blocks[index]), keep=index < lease.num_committed)
         lease.blocks = array("i")
+
+    def distrust(self, lease: Lease) -> None:
+        """Forget the lease's prefix from its first block on, and all that continues it: its KV may be wrong.
+
+        Whoever holds a part of it keeps its blocks for itself, publishes none of them, and frees them in the end.
+        O(blocks + leases); for the rare case that a model's numbers have gone bad.
+        """
+        lease.is_private = True
+        if not lease.num_committed:
+            return
+        first = BlockId(lease.blocks[0])
+        for other in self._leases:
+            if other.num_committed and other.blocks[0] == first:
+                other.num_committed, other.last, other.is_private = 0, None, True
+        for block in self._tree.prune(first):
+            if not self._pool.num_holders(block):
+                self._pool.evict(block)
 
     def evict(self) -> None:
         """Give up the oldest cached block; there must be one."""

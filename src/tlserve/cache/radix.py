@@ -60,6 +60,18 @@ class PrefixTree:
         del self._by_block[block]
         del self._children(node.parent)[node.key]
 
+    def prune(self, block: BlockId) -> list[BlockId]:
+        """Forget a block and all that continue it; returns them."""
+        top = self._by_block[block]
+        del self._children(top.parent)[top.key]
+        pruned, left = [], [top]
+        while left:
+            node = left.pop()
+            del self._by_block[node.block]
+            pruned.append(node.block)
+            left.extend(node.children.values())
+        return pruned
+
     def node_of(self, block: BlockId) -> Node | None:
         """The node that holds this block, if the tree knows it."""
         return self._by_block.get(block)

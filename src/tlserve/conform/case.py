@@ -81,6 +81,7 @@ def member(document: Any, *path: str | int) -> Any:
 
 
 def shown(value: object, most: int = 120) -> str:
-    """Something from the target, short enough for a line."""
-    text = " ".join(str(value).split())
+    """Something from the target, short enough for a line and harmless to a terminal."""
+    line = " ".join(str(value).split())
+    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
     return text if len(text) <= most else text[: most - 3] + "..."

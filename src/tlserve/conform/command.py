@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
+import attrs
 import httpx
-from attrs import asdict, frozen
+from attrs import frozen
 
 from tlserve.conform.case import Failed, Result, Tier, Verdict, member
 from tlserve.conform.reading import ok
 from tlserve.conform.runner import chosen, run_cases
-from tlserve.conform.target import Target
+from tlserve.conform.target import Answer, NoAnswer, Target, Unreachable
 from tlserve.errors import ConformError
 
 
@@ -27,7 +28,8 @@ class Options:
         model: None takes the first that the server lists.
         tier: which promises are put to the test.
         cases: patterns of names; none means all.
-        timeout_s: how long to wait for bytes, and for a whole case four times that.
+        api_key: what the server wants to see as a bearer token.
+        timeout_s: how long to wait for bytes and for a whole answer, and for a whole case four times that.
         is_json: print a document instead of a table.
 
     """
@@ -37,6 +39,7 @@ class Options:
     model: str | None = None
     tier: Tier = "engine"
     cases: Sequence[str] = ()
+    api_key: str | None = None
     timeout_s: float = 30.0
     is_json: bool = False
 
@@ -51,20 +54,33 @@ def conform(options: Options) -> bool:
     if not cases:
         raise ConformError(f"no case of the {options.tier} tier is called {' or '.join(options.cases)}")
     with ExitStack() as clients:
-        http = clients.enter_context(_client(_api_url(options.base_url), options.timeout_s))
-        health = None
-        if options.health_url is not None:
-            health = clients.enter_context(_client(options.health_url, options.timeout_s))
-        target = Target(http, options.model or _first_model(http), health)
+        target = _target(options, clients)
         results = run_cases(cases, target, limit_s=4 * options.timeout_s)
-        shown = _print_json(results, target) if options.is_json else _print_table(results)
-    return all(result.verdict is not Verdict.FAIL for result in shown)
+        done = _print_json(results, target, options.tier) if options.is_json else _print_table(results)
+    return all(result.verdict is not Verdict.FAIL for result in done)
 
 
-def _client(url: str, timeout_s: float) -> httpx.Client:
+def _target(options: Options, clients: ExitStack) -> Target:
+    """Whom to ask; reached once, so that an address with nobody behind it is no fault of a server."""
+    key = {} if options.api_key is None else {"Authorization": f"Bearer {options.api_key}"}
+    http = clients.enter_context(_client(_api_url(options.base_url), options.timeout_s, key))
+    health = None
+    if options.health_url is not None:
+        health = clients.enter_context(_client(options.health_url, options.timeout_s, {}))
+    target = Target(http, options.model or "", options.timeout_s, health)
     try:
-        return httpx.Client(base_url=url, timeout=timeout_s)
-    except httpx.InvalidURL as error:
+        answer = target.get("models")
+    except Unreachable as error:
+        raise ConformError(f"cannot reach {http.base_url}: {error}") from None
+    except NoAnswer as error:
+        answer = Answer(0, {}, str(error))
+    return target if options.model else attrs.evolve(target, model=_first_model(answer, str(http.base_url)))
+
+
+def _client(url: str, timeout_s: float, headers: Mapping[str, str]) -> httpx.Client:
+    try:
+        return httpx.Client(base_url=url, timeout=timeout_s, headers=headers)
+    except (httpx.InvalidURL, ValueError) as error:
         raise ConformError(f"{url} is not an address: {error}") from None
 
 
@@ -73,15 +89,11 @@ def _api_url(url: str) -> str:
     return f"{bare}/" if bare.endswith("/v1") else f"{bare}/v1/"
 
 
-def _first_model(http: httpx.Client) -> str:
-    try:
-        answer = Target(http, "").get("models")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConformError(f"cannot reach {http.base_url}: {error}") from None
+def _first_model(answer: Answer, url: str) -> str:
     try:
         return str(member(ok(answer), "data", 0, "id"))
     except Failed as error:
-        raise ConformError(f"{http.base_url}models lists no model ({error}); name one with --model") from None
+        raise ConformError(f"{url}models lists no model ({error}); name one with --model") from None
 
 
 def _print_table(results: Iterable[Result]) -> list[Result]:
@@ -91,14 +103,26 @@ def _print_table(results: Iterable[Result]) -> list[Result]:
         done.append(result)
         line = f"{result.name:30} {result.verdict.value:5} {result.seconds:6.2f} s  {result.evidence}"
         print(line, flush=True)
-    counts = ", ".join(f"{sum(result.verdict is v for result in done)} {v.value}" for v in Verdict)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in _counts(done).items())
     print(f"{len(done)} cases: {counts}")
     return done
 
 
-def _print_json(results: Iterable[Result], target: Target) -> list[Result]:
+def _print_json(results: Iterable[Result], target: Target, tier: Tier) -> list[Result]:
     done = list(results)
-    rows = [{**asdict(result), "verdict": result.verdict.value, "seconds": round(result.seconds, 3)} for result in done]
-    json.dump({"target": str(target.http.base_url), "model": target.model, "cases": rows}, sys.stdout, indent=2)
+    rows = [{**attrs.asdict(r), "verdict": r.verdict.value, "seconds": round(r.seconds, 3)} for r in done]
+    document = {
+        "target": str(target.http.base_url),
+        "model": target.model,
+        "tier": tier,
+        **_counts(done),
+        "cases": rows,
+    }
+    json.dump(document, sys.stdout, indent=2)
     print()
     return done
+
+
+def _counts(results: Iterable[Result]) -> dict[str, int]:
+    verdicts = [result.verdict for result in results]
+    return {verdict.value: verdicts.count(verdict) for verdict in Verdict}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from attrs import frozen
 
 from tlserve.conform.case import Failed, expect, member, shown
-from tlserve.conform.target import Answer
+from tlserve.conform.target import Answer, parsed
 
 FINISHES = ("stop", "length")
 ERROR_MEMBERS = {"message", "type", "param", "code"}
@@ -32,6 +31,8 @@ def usage_of(document: Any) -> tuple[int, int]:
     """Prompt and completion tokens, whose sum must be the total."""
     usage = member(document, "usage")
     prompt, completion, total = (member(usage, f"{kind}_tokens") for kind in ("prompt", "completion", "total"))
+    numbers = [prompt, completion, total]
+    expect(all(isinstance(number, int) for number in numbers), f"not numbers of tokens: {shown(usage)}")
     expect(total == prompt + completion, f"{prompt} + {completion} prompt and completion tokens are {total} in total")
     return prompt, completion
 
@@ -39,11 +40,12 @@ def usage_of(document: Any) -> tuple[int, int]:
 def error_of(answer: Answer, status: int, what: str) -> Any:
     """The error of an answer that must be refused with this status, in the shape of the API."""
     expect(answer.status == status, f"{what}: status {answer.status} instead of {status}: {shown(answer.text)}")
+    kind = answer.headers.get("content-type", "")
+    expect(kind.startswith("application/json"), f"{what}: the error's Content-Type is {kind!r}")
     error = member(answer.document, "error")
-    expect(
-        isinstance(error, dict) and set(error) >= ERROR_MEMBERS,
-        f"{what}: the error lacks {', '.join(sorted(ERROR_MEMBERS - set(error)))}: {shown(error)}",
-    )
+    expect(isinstance(error, dict), f"{what}: the error is {shown(error)}")
+    missing = ", ".join(sorted(ERROR_MEMBERS - set(error)))
+    expect(not missing, f"{what}: the error lacks {missing}: {shown(error)}")
     expect(isinstance(error["message"], str) and error["message"], f"{what}: the error has no message")
     return error
 
@@ -92,6 +94,6 @@ def stream_of(answer: Answer) -> Stream:
 
 def _chunk(event: str) -> Any:
     try:
-        return json.loads(event.partition("data: ")[2])
+        return parsed(event.partition("data: ")[2])
     except ValueError:
         raise Failed(f"not JSON: {shown(event)}") from None

@@ -7,13 +7,18 @@ import time
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-import httpx
-
-from tlserve.conform import chats, refusals, streams, texts
+from tlserve.conform import chats, operations, refusals, streams, texts, tiers
 from tlserve.conform.case import Case, Failed, Result, Skipped, Tier, Verdict, shown
-from tlserve.conform.target import Target
+from tlserve.conform.target import NoAnswer, Target
 
-CASES: tuple[Case, ...] = (*texts.CASES, *chats.CASES, *streams.CASES, *refusals.CASES)
+CASES: tuple[Case, ...] = (
+    *texts.CASES,
+    *chats.CASES,
+    *streams.CASES,
+    *refusals.CASES,
+    *tiers.CASES,
+    *operations.CASES,
+)
 
 
 def chosen(tier: Tier, patterns: Iterable[str]) -> list[Case]:
@@ -35,7 +40,7 @@ def _run(case: Case, target: Target, limit_s: float) -> Result:
     worker.start()
     worker.join(limit_s)
     verdict, evidence = outcome[0] if outcome else (Verdict.FAIL, f"no verdict after {limit_s:g} s")
-    return Result(case.name, verdict, evidence, time.monotonic() - begin)
+    return Result(case.name, verdict, shown(evidence, 240), time.monotonic() - begin)
 
 
 def _judge(case: Case, target: Target) -> tuple[Verdict, str]:
@@ -43,9 +48,7 @@ def _judge(case: Case, target: Target) -> tuple[Verdict, str]:
         return Verdict.PASS, case.check(target)
     except Skipped as reason:
         return Verdict.SKIP, str(reason)
-    except Failed as failure:
+    except (Failed, NoAnswer) as failure:
         return Verdict.FAIL, str(failure)
-    except httpx.HTTPError as error:
-        return Verdict.FAIL, f"{type(error).__name__}: {shown(error)}"
     except Exception as error:  # noqa: BLE001  an answer of a shape that no case thought of
         return Verdict.FAIL, f"the answer makes no sense ({type(error).__name__}: {shown(error)})"

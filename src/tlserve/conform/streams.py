@@ -15,8 +15,9 @@ PATIENCE_S = 2.0
 
 def _framing(target: Target) -> str:
     stream = stream_of(target.stream_chat(QUESTION, max_tokens=8, temperature=0))
-    chunks = [chunk for chunk in stream.chunks if member(chunk, "choices")]
-    expect(chunks, "no chunk with a choice")
+    chunks = stream.chunks
+    expect(chunks, "no chunks")
+    expect(all(member(chunk, "choices") for chunk in chunks), "a chunk without a choice, and no usage was asked for")
     expect(len({member(chunk, "id") for chunk in chunks}) == 1, "the chunks have several ids")
     kinds = {member(chunk, "object") for chunk in chunks}
     expect(kinds == {"chat.completion.chunk"}, f"object is {shown(kinds)}")
@@ -48,11 +49,13 @@ def _usage(target: Target) -> str:
 
 
 def _disconnect(target: Target) -> str:
+    before = _answer_time(target)
     with target.opened(QUESTION, temperature=0, ignore_eos=True) as lines:
-        next(lines)
+        expect(next(lines, ""), "the stream has no first line")
     begin = time.monotonic()
-    content_of(target.chat("Hi", max_tokens=1))
-    evidence = f"the next answer came after {time.monotonic() - begin:.2f} s"
+    after = _answer_time(target)
+    evidence = f"an answer takes {before:.2f} s before a hang-up, {after:.2f} s after it"
+    expect(after < 4 * before + PATIENCE_S, evidence)
     if target.metric("tl_engine_active_sequences") is None:
         return f"{evidence}; no metrics to look into"
     while active := target.metric("tl_engine_active_sequences"):
@@ -61,6 +64,13 @@ def _disconnect(target: Target) -> str:
     used = target.metric('tl_engine_kv_blocks{state="used"}')
     expect(used == 0, f"{used} KV blocks are used with nothing running")
     return f"{evidence}; nothing runs, no block is used"
+
+
+def _answer_time(target: Target) -> float:
+    """Seconds until a small question is answered."""
+    begin = time.monotonic()
+    content_of(target.chat("Hi", max_tokens=1))
+    return time.monotonic() - begin
 
 
 CASES = (

@@ -22,7 +22,7 @@ def _list(target: Target) -> str:
 
 
 def _retrieve(target: Target) -> str:
-    document = ok(target.get(f"models/{target.model}"))
+    document = ok(target.get(target.model_path))
     expect(member(document, "id") == target.model, f"id is {shown(document['id'])}")
     expect(member(document, "object") == "model", f"object is {shown(document['object'])}")
     error_of(target.get("models/no-such-model"), 404, "an unknown model")

@@ -8,31 +8,32 @@ order, so its result depends on that row alone, to the last bit, whatever else i
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
 from tlserve.decode.params import SamplingParams
+from tlserve.decode.passes import MOST_BEST, SPAN, find_best, find_nucleus, keep_from, weigh
 
 Row = NDArray[np.float32]  # (vocab,)
 Ids = NDArray[np.intp]
 
-_SPAN = 256
-"""Weights that are summed before any of them is looked at: a running sum over a whole row is 25 times as slow."""
+_LOG2_E = math.log2(math.e)
 
 
 def log_normaliser(row: Row, peak: float) -> float:
-    """log(sum(exp(row))), with ``peak`` = max(row) taken out so that nothing overflows; summed in float64."""
-    shifted = row - np.float32(peak)
-    np.exp(shifted, out=shifted)
-    return peak + math.log(float(shifted.sum(dtype=np.float64)))
+    """log(sum(exp(row))), with ``peak`` = max(row) taken out so that nothing overflows."""
+    return peak + math.log(float(_Weights.of(_padded(row), peak).sums.sum()))
 
 
 def best(row: Row, count: int) -> Ids:
     """The ids of the ``count`` highest values, best first; among equals the lower id is better."""
-    ids = _highest(row, count)
-    return ids[np.argsort(-row[ids], kind="stable")]
+    if count > MOST_BEST:
+        return np.argsort(-row, kind="stable")[:count]
+    ids = np.empty(count, np.int64)
+    find_best(_padded(row), ids)
+    return ids[: len(row)]
 
 
 def draw(row: Row, peak: float, params: SamplingParams, uniform: float) -> int:
@@ -41,54 +42,79 @@ def draw(row: Row, peak: float, params: SamplingParams, uniform: float) -> int:
     This is inverse transform sampling over ascending ids. Each cut works on what the ones before it have left: top_p is
     a share of the tokens that passed top_k and min_p. The peak's own weight is 1, which makes min_p a plain threshold.
     """
-    with np.errstate(over="ignore"):  # a low temperature may push a hopeless token to -inf: weight 0
-        weights = np.exp((row - np.float32(peak)) / np.float32(params.temperature))
-    ids = _survivors(row, weights, params)
-    if ids is None:
-        return _index_at(weights, uniform, side="right")
-    return int(ids[_index_at(weights[ids], uniform, side="right")])
-
-
-def _survivors(row: Row, weights: Row, params: SamplingParams) -> Ids | None:
-    """The ids that the cuts leave, ascending; None when nothing is cut."""
-    ids = _highest(row, params.top_k) if 0 < params.top_k < len(row) else None
+    logits = _padded(row)
+    weights = _Weights.of(logits, peak, params.temperature)
+    if 0 < params.top_k < len(row):
+        weights.keep_highest(logits, params.top_k)
     if params.min_p > 0.0:
-        ids = np.flatnonzero(weights >= params.min_p) if ids is None else ids[weights[ids] >= params.min_p]
-    if params.top_p >= 1.0:
-        return ids
-    return _nucleus(weights, params.top_p) if ids is None else ids[_nucleus(weights[ids], params.top_p)]
+        weights.keep_from(weights.values, params.min_p)
+    if params.top_p < 1.0:
+        weights.keep_nucleus(params.top_p)
+    return weights.index_at(uniform)
 
 
-def _nucleus(weights: Row, top_p: float) -> Ids:
-    """Indices of the fewest highest weights that reach the share ``top_p`` of the sum, ascending."""
-    descending = -np.sort(-weights)
-    last = _index_at(descending, top_p, side="left")
-    return _down_to(weights, descending[last], last + 1)
+def _padded(row: Row) -> Row:
+    """A copy up to whole spans, with -inf behind the end."""
+    padded = np.empty(-(-len(row) // SPAN) * SPAN, np.float32)
+    padded[: len(row)] = row
+    padded[len(row) :] = -np.inf
+    return padded
 
 
-def _highest(row: Row, count: int) -> Ids:
-    """The ids of the ``count`` highest values, ascending."""
-    rest = len(row) - count
-    return np.arange(len(row)) if rest <= 0 else _down_to(row, np.partition(row, rest)[rest], count)
+@frozen(eq=False)
+class _Weights:
+    """What each token weighs against the likeliest, which weighs 1; cuts set weights to 0.
 
+    Attributes:
+        values: (spans * SPAN,) float32, from 0 to 1.
+        sums: (spans,) float64, of each span.
 
-def _down_to(row: Row, edge: np.float32, count: int) -> Ids:
-    """The ids of the ``count`` highest values, ascending, of which ``edge`` is the lowest; of equals, the lower ids."""
-    chosen = row > edge
-    chosen[np.flatnonzero(row == edge)[: count - np.count_nonzero(chosen)]] = True
-    return np.flatnonzero(chosen)
-
-
-def _index_at(weights: Row, share: float, *, side: Literal["left", "right"]) -> int:
-    """The first index whose running sum reaches (left) or exceeds (right) this share of the whole, in float64.
-
-    The index always has a weight > 0: also where rounding lets a running sum end just short of the target.
     """
-    sums = np.cumsum(np.add.reduceat(weights, np.arange(0, len(weights), _SPAN), dtype=np.float64))
-    target = share * sums[-1]  # less than the sum, also when rounded, as share <= 1 - 2**-53
-    span = int(np.searchsorted(sums, target, side=side))
-    start = span * _SPAN
-    running = np.cumsum(weights[start : start + _SPAN], dtype=np.float64)
-    before = sums[span - 1] if span else 0.0
-    index = int(np.searchsorted(running, target - before, side=side))
-    return start + min(index, int(np.searchsorted(running, running[-1])))
+
+    values: Row
+    sums: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, logits: Row, peak: float, temperature: float = 1.0) -> _Weights:
+        """exp((logits - peak) / temperature); a low temperature may push a hopeless token to 0."""
+        weights = cls(np.empty_like(logits), np.empty(len(logits) // SPAN))
+        weigh(logits, weights.values, weights.sums, np.float32(peak), np.float32(_LOG2_E / temperature))
+        return weights
+
+    def keep_highest(self, logits: Row, count: int) -> None:
+        """Keep the ``count`` highest logits; of equals, the lower ids."""
+        rest = len(logits) - count
+        edge = logits[best(logits, count)[-1]] if count <= MOST_BEST else np.partition(logits, rest)[rest]
+        self._drop_equals(logits, edge, count - int(np.count_nonzero(logits > edge)))
+        self.keep_from(logits, float(edge))
+
+    def keep_from(self, keys: Row, edge: float) -> None:
+        """Keep tokens whose key is at least ``edge``."""
+        keep_from(self.values, self.sums, keys, np.float32(edge))
+
+    def keep_nucleus(self, share: float) -> None:
+        """Keep the fewest highest weights that reach this share of the sum; of equals, the lower ids."""
+        whole = float(self.sums.sum())
+        # All weights up to this together are less than what may be missing: the edge lies above it.
+        floor = 0.5 * (1.0 - share) * whole / len(self.values)
+        edge, count = find_nucleus(self.values, share * whole, np.float32(floor))
+        self._drop_equals(self.values, edge, count)
+        self.keep_from(self.values, float(edge))
+
+    def index_at(self, share: float) -> int:
+        """The first index whose running sum exceeds this share of the whole, in float64.
+
+        The index always has a weight > 0: also where rounding lets a running sum end just short of the target.
+        """
+        sums = np.cumsum(self.sums)
+        target = share * sums[-1]  # less than the sum, also when rounded, as share <= 1 - 2**-53
+        span = int(np.searchsorted(sums, target, side="right"))
+        start = span * SPAN
+        running = np.cumsum(self.values[start : start + SPAN], dtype=np.float64)
+        before = sums[span - 1] if span else 0.0
+        index = int(np.searchsorted(running, target - before, side="right"))
+        return start + min(index, int(np.searchsorted(running, running[-1])))
+
+    def _drop_equals(self, keys: Row, edge: np.float32, count: int) -> None:
+        """Of the tokens at the edge of a cut only the first ``count`` stay."""
+        self.values[np.flatnonzero(keys == edge)[count:]] = 0.0

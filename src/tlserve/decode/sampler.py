@@ -113,6 +113,12 @@ class RequestSampler:
         return tuple((token, float(row[token]) - normaliser) for token in ids)
 
 
+def warm_sampler(vocab_size: int) -> None:
+    """Draw once with everything on, so that no request waits for what is compiled, or loaded, at its first use."""
+    params = SamplingParams(top_k=2, top_p=0.9, min_p=0.1, logprobs=2)
+    RequestSampler(params, prompt=(), seed=0, stop_ids=()).next(np.zeros(vocab_size, np.float32))
+
+
 def _checked(row: NDArray[np.float32], source: str) -> tuple[NDArray[np.float32], int]:
     """The row with a finite peak, and the id of that peak (the lowest of equals).
 

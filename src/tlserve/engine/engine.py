@@ -22,7 +22,7 @@ from tlserve.engine.assemble import assemble
 from tlserve.engine.embedding import pool_embedding
 from tlserve.engine.messages import EngineStats, Failed, GenRequest, Started, TokenOut
 from tlserve.engine.verify import verify
-from tlserve.errors import AdmitError, BadLogits, EngineDead, EngineError, NeverFits, StepFailed
+from tlserve.errors import AdmitError, EngineDead, EngineError, NeverFits, SamplingFailed, StepFailed
 from tlserve.model.runner import ModelRunner
 from tlserve.names import RequestId
 from tlserve.schedule.plan import Outcome, Plan
@@ -123,8 +123,8 @@ class Engine:
             request = chunk.sequence.id
             try:
                 new = verify(chunk, rows, self._samplers[request])
-            except BadLogits as error:
-                self._fail(request, error)
+            except Exception as error:  # noqa: BLE001 - whatever sampling raises must not end requests beside it
+                self._fail_sampling(request, rows, error)
                 continue
             finish = new[-1].finish if new else None
             if finish is not None:
@@ -144,8 +144,17 @@ class Engine:
                 f"{self._num_failed_steps} forward passes in a row have failed; restart the server"
             ) from error
 
-    def _fail(self, request: RequestId, error: EngineError) -> None:
-        self._scheduler.fail(request)
+    def _fail_sampling(self, request: RequestId, rows: NDArray[np.float32], error: Exception) -> None:
+        if isinstance(error, EngineError):
+            failure = error
+        else:
+            failure = SamplingFailed(f"choosing a token of request {request} failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+        # A NaN may stem from the KV that the request has computed, or found: that must not spoil later ones.
+        self._fail(request, failure, distrusted=bool(np.isnan(rows).any()))
+
+    def _fail(self, request: RequestId, error: EngineError, *, distrusted: bool = False) -> None:
+        self._scheduler.fail(request, distrusted=distrusted)
         del self._samplers[request]
         self._notices.append(Failed(request, error))
 
@@ -158,7 +167,7 @@ class Engine:
             NeverFits: it is longer than the context or needs more KV blocks than there are.
             DuplicateRequest: its id is alive.
             QueueFull: too many wait.
-            AdmitError: it has no prompt, asks for no token, or names one that the model does not have.
+            AdmitError: it has no prompt, asks for no token, names one that the model does not have, or has no weight.
 
         """
         self._check(r)
@@ -170,10 +179,13 @@ class Engine:
             stop_ids=r.stop_ids,
             priority=r.priority,
             salt=r.cache_salt,
+            tenant=r.tenant,
+            weight=r.weight,
             drafter=self._new_drafter(),
         )
+        sampler = RequestSampler(r.params, prompt=r.prompt, seed=r.seed, stop_ids=r.stop_ids)
         self._scheduler.add(sequence)
-        self._samplers[sequence.id] = RequestSampler(r.params, prompt=r.prompt, seed=r.seed, stop_ids=r.stop_ids)
+        self._samplers[sequence.id] = sampler
         self._num_arrivals += 1
         return sequence.id
 
@@ -229,6 +241,8 @@ class Engine:
         """Whether the request can be served at all, whatever else runs."""
         if not r.prompt or r.max_tokens < 1:
             raise AdmitError(f"a request needs a prompt and max_tokens >= 1, not {len(r.prompt)} and {r.max_tokens}")
+        if r.weight < 1:
+            raise AdmitError(f"a tenant's weight is 1 or more, not {r.weight}")
         if len(r.prompt) + r.max_tokens > self._runner.max_model_len:
             raise NeverFits(
                 f"prompt ({len(r.prompt)} tokens) and max_tokens ({r.max_tokens}) exceed the context of"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from attrs import frozen
 
 from tlserve.config import ServeConfig
+from tlserve.decode.sampler import warm_sampler
 from tlserve.engine.engine import Engine
 from tlserve.engine.machine import available_cpus, available_memory
 from tlserve.engine.progress import LoadPhase, LoadProgress, Report
@@ -148,14 +149,15 @@ def _num_blocks(config: ServeConfig, checkpoint: Checkpoint, max_model_len: int)
 
 
 def _warm(runner: ModelRunner, report: Report) -> None:
-    """Run one token through the model, so that the first request pays for nothing but itself."""
-    report(LoadProgress(LoadPhase.WARMING))
+    """Run one token through the model and draw one, so that the first request pays for nothing but itself."""
+    report(LoadProgress(LoadPhase.WARMING, 1.0, "sampler"))
     row = SequenceRows(tokens=(0,), start=0, block_ids=(0,), num_logits=1)
     runner.forward(
         ForwardBatch.build(
             [row], vocab_size=runner.vocab_size, num_blocks=runner.num_blocks, block_size=runner.block_size
         )
     )
+    warm_sampler(runner.vocab_size)
 
 
 def _facts(checkpoint: Checkpoint, runner: ModelRunner, engine: Engine, started_at: float) -> dict[str, object]:

@@ -28,6 +28,8 @@ class GenRequest:
         priority: higher goes first.
         id: a name that no live request has; the engine gives one if None.
         cache_salt: only requests with the same salt share cached KV, so tenants cannot time each other's prompts.
+        tenant: on whose account it runs; those of one priority take turns in starting, by tokens.
+        weight: this tenant's share beside others of the same priority, >= 1.
 
     """
 
@@ -39,6 +41,8 @@ class GenRequest:
     priority: int = 0
     id: RequestId | None = None
     cache_salt: str = field(default="", repr=False)
+    tenant: str = ""
+    weight: int = 1
 
 
 @frozen
@@ -84,7 +88,7 @@ class Failed:
 
     Attributes:
         id: which.
-        error: BadLogits for this request's own trouble, StepFailed for a step's.
+        error: BadLogits or SamplingFailed for this request's own trouble, StepFailed for a step's.
 
     """
 

@@ -55,7 +55,7 @@ NUMBERS_BYTES = 16
 PARTIAL_NUMBERS_BYTES = 64
 """Room for a stored partial's maximum and sum, a cache line."""
 
-CHUNKS_AHEAD = 4
+CHUNKS_AHEAD = 3
 """How far ahead keys and values are asked for: blocks lie anywhere, so the hardware cannot guess the next one."""
 
 NOWHERE = np.float32(math.inf)
@@ -214,14 +214,14 @@ def _one_partial(
     chunks = min(last_chunk + 1 - first, PARTIAL_CHUNKS)
     for i in range(chunks):
         place = _place_of_chunk(op, step, sequence, head, first + i)
-        if first + i + CHUNKS_AHEAD <= last_chunk:
-            ahead = _place_of_chunk(op, step, sequence, head, first + i + CHUNKS_AHEAD)
-            _prefetch(ahead, SCALES_BYTES + 2 * KEYS_PER_CHUNK * op[ELEMENT] * wide)
+        ahead = _place_of_chunk(op, step, sequence, head, min(first + i + CHUNKS_AHEAD, last_chunk)) - place
+        prefetch(place + ahead)  # the scales, two cache lines
+        prefetch(place + ahead + 64)
         _describe_keys(op, first + i, place, keys + 64 * i)
         if op[ELEMENT] == 2:
-            _score_rows(2, place, wide, queries, rows, scores + 64 * i)
+            _score_rows(2, place, wide, queries, rows, scores + 64 * i, ahead)
         else:
-            _score_rows(4, place, wide, queries, rows, scores + 64 * i)
+            _score_rows(4, place, wide, queries, rows, scores + 64 * i, ahead)
     for row in range(rows):
         position = first_position + row // op[GROUP]
         seen = np.float32(_first_seen(op, position))
@@ -231,17 +231,12 @@ def _one_partial(
     _clear(mixed, rows * wide)
     for i in range(chunks):
         place = _place_of_chunk(op, step, sequence, head, first + i)
+        ahead = _place_of_chunk(op, step, sequence, head, min(first + i + CHUNKS_AHEAD, last_chunk)) - place
         values = place + SCALES_BYTES + KEYS_PER_CHUNK * op[ELEMENT] * wide
         if op[ELEMENT] == 2:
-            _mix_rows(2, values, wide, scores + 64 * i, rows, mixed)
+            _mix_rows(2, values, wide, scores + 64 * i, rows, mixed, ahead)
         else:
-            _mix_rows(4, values, wide, scores + 64 * i, rows, mixed)
-
-
-@jit
-def _prefetch(place: int, size: int) -> None:
-    for line in range(0, size, 64):
-        prefetch(place + line)
+            _mix_rows(4, values, wide, scores + 64 * i, rows, mixed, ahead)
 
 
 @jit
@@ -257,24 +252,24 @@ def _describe_keys(op: Any, chunk: int, place: int, keys: int) -> None:
 
 
 @inline
-def _score_rows(size: int, place: int, wide: int, queries: int, rows: int, scores: int) -> None:
+def _score_rows(size: int, place: int, wide: int, queries: int, rows: int, scores: int, ahead: int) -> None:
     keys = place + SCALES_BYTES
     row = 0
     while row < rows:
         q, s = queries + row * 4 * wide, scores + row * SCORE_STRIDE
         if rows - row > 4:
-            score_tile(8, size, keys, place, wide, q, s, SCORE_STRIDE)
+            score_tile(8, size, keys, place, wide, q, s, SCORE_STRIDE, ahead)
             row += 8
         elif rows - row > 1:
-            score_tile(4, size, keys, place, wide, q, s, SCORE_STRIDE)
+            score_tile(4, size, keys, place, wide, q, s, SCORE_STRIDE, ahead)
             row += 4
         else:
-            score_tile(1, size, keys, place, wide, q, s, SCORE_STRIDE)
+            score_tile(1, size, keys, place, wide, q, s, SCORE_STRIDE, ahead)
             row += 1
 
 
 @inline
-def _mix_rows(size: int, values: int, wide: int, shares: int, rows: int, mixed: int) -> None:
+def _mix_rows(size: int, values: int, wide: int, shares: int, rows: int, mixed: int, ahead: int) -> None:
     row = 0
     while row < rows:
         p, target = shares + row * SCORE_STRIDE, mixed + row * 4 * wide
@@ -284,17 +279,17 @@ def _mix_rows(size: int, values: int, wide: int, shares: int, rows: int, mixed: 
             place, sums = values + 16 * size * vector, target + 64 * vector
             if vector + 2 > wide // 16:
                 if left > 4:
-                    value_tile(8, 1, size, place, wide, p, SCORE_STRIDE, sums)
+                    value_tile(8, 1, size, place, wide, p, SCORE_STRIDE, sums, ahead)
                 elif left > 1:
-                    value_tile(4, 1, size, place, wide, p, SCORE_STRIDE, sums)
+                    value_tile(4, 1, size, place, wide, p, SCORE_STRIDE, sums, ahead)
                 else:
-                    value_tile(1, 1, size, place, wide, p, SCORE_STRIDE, sums)
+                    value_tile(1, 1, size, place, wide, p, SCORE_STRIDE, sums, ahead)
             elif left > 4:
-                value_tile(8, 2, size, place, wide, p, SCORE_STRIDE, sums)
+                value_tile(8, 2, size, place, wide, p, SCORE_STRIDE, sums, ahead)
             elif left > 1:
-                value_tile(4, 2, size, place, wide, p, SCORE_STRIDE, sums)
+                value_tile(4, 2, size, place, wide, p, SCORE_STRIDE, sums, ahead)
             else:
-                value_tile(1, 2, size, place, wide, p, SCORE_STRIDE, sums)
+                value_tile(1, 2, size, place, wide, p, SCORE_STRIDE, sums, ahead)
             vector += 2
         row += 8 if left > 4 else (4 if left > 1 else 1)
 

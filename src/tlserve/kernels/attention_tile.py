@@ -40,13 +40,29 @@ def _elements(b: Any, address: Any, size: int) -> Any:
     return b.sitofp(b.sext(emit.load(b, address, V16H), V16I), V16F)
 
 
+def _ask_for(b: Any, address: Any, size: int) -> None:
+    """Prefetch some bytes, spread over a loop: asked for all at once they would wait for each other."""
+    for line in range(0, size, 64):
+        emit.prefetch(b, emit.offset(b, address, line), locality=3)
+
+
 @instruction
 def score_tile(
-    _typing: Any, rows: Any, size: Any, _keys: Any, _scales: Any, _wide: Any, _q: Any, _scores: Any, _stride: Any
+    _typing: Any,
+    rows: Any,
+    size: Any,
+    _keys: Any,
+    _scales: Any,
+    _wide: Any,
+    _q: Any,
+    _scores: Any,
+    _stride: Any,
+    _ahead: Any,
 ) -> Any:
     """Compute scores[row, 0:16] = (q[row] . keys[:, 0:16]) * scales[0:16] for ``rows`` query rows.
 
-    rows and size (bytes of an element: 2 int16, 4 float32) are constants. Addresses: keys [wide][16], scales float32 [16], q float32 [rows][wide], scores float32 rows ``stride`` bytes apart.
+    rows and size (bytes of an element: 2 int16, 4 float32) are constants. Addresses: keys [wide][16], scales float32 [16],
+    q float32 [rows][wide], scores float32 rows ``stride`` bytes apart. Keys ``ahead`` bytes further on will be needed soon.
     Even and odd dimensions are added up separately, then together.
     """
     if not (isinstance(rows, types.IntegerLiteral) and isinstance(size, types.IntegerLiteral)):
@@ -58,16 +74,17 @@ def score_tile(
             _emit_scores(b, range(first, first + step), size.literal_value, args[2:])
         return context.get_dummy_value()
 
-    return types.void(rows, size, *([types.int64] * 6)), codegen
+    return types.void(rows, size, *([types.int64] * 7)), codegen
 
 
 def _emit_scores(b: Any, rows: range, size: int, args: Any) -> None:
-    keys, scales, wide, q, scores, stride = args
+    keys, scales, wide, q, scores, stride, ahead = args
     q_stride = emit.times(b, wide, 4)
     q_rows = [emit.offset(b, q, b.mul(q_stride, i64(r))) for r in rows]
     zero = emit.constant(V16F, 0.0)
     loop = emit.Loop(b, b.lshr(wide, i64(1)), [zero] * (2 * len(rows)))
     sums = list(loop.carried)
+    _ask_for(b, emit.offset(b, keys, emit.times(b, loop.index, 32 * size), ahead), 32 * size)
     for parity in (0, 1):
         key = _elements(b, emit.offset(b, keys, emit.times(b, loop.index, 32 * size), 16 * size * parity), size)
         for r, row in enumerate(q_rows):
@@ -83,12 +100,21 @@ def _emit_scores(b: Any, rows: range, size: int, args: Any) -> None:
 
 @instruction
 def value_tile(
-    _typing: Any, rows: Any, vectors: Any, size: Any, _values: Any, _wide: Any, _p: Any, _stride: Any, _mixed: Any
+    _typing: Any,
+    rows: Any,
+    vectors: Any,
+    size: Any,
+    _values: Any,
+    _wide: Any,
+    _p: Any,
+    _stride: Any,
+    _mixed: Any,
+    _ahead: Any,
 ) -> Any:
     """Add p[row, key] * values[key, 0 : 16 vectors] to mixed[row] key by key, for sixteen keys.
 
     rows, vectors and size are constants. Addresses: values [16][wide], p float32 rows ``stride`` bytes apart, mixed float32
-    [rows][wide].
+    [rows][wide]. Values ``ahead`` bytes further on will be needed soon.
     """
     if not all(isinstance(kind, types.IntegerLiteral) for kind in (rows, vectors, size)):
         return None
@@ -99,11 +125,11 @@ def value_tile(
             _emit_mixing(b, range(first, first + step), vectors.literal_value, size.literal_value, args[3:])
         return context.get_dummy_value()
 
-    return types.void(rows, vectors, size, *([types.int64] * 5)), codegen
+    return types.void(rows, vectors, size, *([types.int64] * 6)), codegen
 
 
 def _emit_mixing(b: Any, rows: range, vectors: int, size: int, args: Any) -> None:
-    values, wide, p, stride, mixed = args
+    values, wide, p, stride, mixed, ahead = args
     places = [
         emit.offset(b, mixed, b.mul(emit.times(b, wide, 4), i64(r)), 64 * vector)
         for r in rows
@@ -112,6 +138,7 @@ def _emit_mixing(b: Any, rows: range, vectors: int, size: int, args: Any) -> Non
     p_rows = [emit.offset(b, p, b.mul(stride, i64(r))) for r in rows]
     loop = emit.Loop(b, i64(LANES), [emit.load(b, place, V16F) for place in places])
     line = emit.offset(b, values, b.mul(loop.index, emit.times(b, wide, size)))
+    _ask_for(b, b.add(line, ahead), 16 * size * vectors)
     parts = [_elements(b, emit.offset(b, line, 16 * size * vector), size) for vector in range(vectors)]
     shares = [emit.broadcast(b, emit.load(b, b.add(row, emit.times(b, loop.index, 4)), f32), LANES) for row in p_rows]
     sums = [emit.fma(b, shares[i // vectors], parts[i % vectors], before) for i, before in enumerate(loop.carried)]

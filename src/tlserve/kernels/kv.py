@@ -17,6 +17,7 @@ Invariant: what lies behind a sequence's context is finite or multiplied by an e
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -139,12 +140,19 @@ def _copy(source: int, count: int, result: int) -> None:
 @jit
 def _row_scale(x: int, wide: int) -> np.float32:
     """The scale that brings a row's greatest magnitude to 32767; NaN if the row has a NaN or an infinity."""
-    peaks, poison = splat(np.float32(0.0)), splat(np.float32(0.0))
+    peaks = splat(np.float32(0.0))
     for i in range(0, wide, 16):
-        part = load(x + 4 * i)
-        peaks = greater(absolute(part), peaks)
-        poison = poison + part * splat(np.float32(0.0))
-    return np.float32(highest(peaks) / LEVELS + total(poison))
+        peaks = greater(absolute(load(x + 4 * i)), peaks)
+    return np.float32(highest(peaks) / LEVELS + _poison(x, wide))
+
+
+@jit
+def _poison(x: int, wide: int) -> np.float32:
+    """Zero, or NaN if a row has a NaN or an infinity."""
+    poison = splat(np.float32(0.0))
+    for i in range(0, wide, 16):
+        poison = poison + load(x + 4 * i) * splat(np.float32(0.0))
+    return np.float32(total(poison))
 
 
 @jit
@@ -157,9 +165,16 @@ def _round_row(x: int, wide: int, scale: np.float32) -> None:
 
 @jit
 def _scaled(x: int, wide: int, element: int) -> np.float32:
-    """Make a row ready to be stored, and return its scale: float32 elements stay as they are."""
+    """Make a row ready to be stored, and return its scale: float32 elements stay as they are.
+
+    A row with a NaN has the scale NaN and finite elements, which an exact zero silences when its slot belongs to others.
+    """
     if element == 4:
-        return np.float32(1.0)
+        poison = _poison(x, wide)
+        if math.isnan(poison):
+            for i in range(wide):
+                put_f32(x + 4 * i, np.float32(0.0))
+        return np.float32(1.0) + poison
     scale = _row_scale(x, wide)
     _round_row(x, wide, scale)
     return scale

@@ -38,7 +38,7 @@ SCALES_ONLY, WITH_MINIMUMS, TWO_SCALES = range(3)
 """What follows the weights of a record."""
 
 PREFETCH_BYTES = 2560
-"""How far ahead a lone token's tile asks for weights: beyond what the hardware prefetcher carries across a page."""
+"""How far ahead a tile asks for weights: beyond what the hardware prefetcher carries across a page."""
 
 
 @frozen
@@ -149,6 +149,21 @@ def quant_tile(
     return types.void(bits, half, factors, tokens, *([types.int64] * 8)), codegen
 
 
+def multiply_add(b: Any, level: Level, x: Any, y: Any) -> Any:
+    """x[2i] * y[2i] + x[2i + 1] * y[2i + 1] in int32, of two vectors of int16."""
+    rows = x.type.count // 2
+    kind = ir.VectorType(i32, rows)
+    if level == "avx512":
+        return emit.call(b, "llvm.x86.avx512.pmaddw.d.512", kind, [x, y])
+    if level == "avx2":
+        return emit.call(b, "llvm.x86.avx2.pmadd.wd", kind, [x, y])
+    products = []
+    for parity in (0, 1):
+        chosen = list(range(parity, 2 * rows, 2))
+        products.append(b.mul(*(b.sext(emit.lanes(b, vector, chosen), kind) for vector in (x, y))))
+    return b.add(*products)
+
+
 class _Tile:
     """The IR of one tile of ``tokens`` tokens from token ``first`` on."""
 
@@ -164,7 +179,6 @@ class _Tile:
         self.addend = [emit.offset(b, addend, b.mul(self.addend_stride, t)) for t in token]
         self.parts = range(BLOCK // self.lanes.rows)
         self.float_kind = ir.VectorType(f32, self.lanes.rows)
-        self.int_kind = ir.VectorType(i32, self.lanes.rows)
         self.short_kind = ir.VectorType(i16, 2 * self.lanes.rows)
         self.cells = [(part, t) for part in self.parts for t in range(tokens)]
 
@@ -173,8 +187,7 @@ class _Tile:
         b = self.b
         loop = emit.Loop(b, self.groups, [emit.constant(self.float_kind, 0.0) for _ in self.cells])
         record = emit.offset(b, self.records, emit.times(b, loop.index, self.form.record_bytes))
-        if self.tokens == 1:
-            self._prefetch(record)
+        self._prefetch(record)
         totals = loop.close(self._next(record, loop.index, dict(zip(self.cells, loop.carried, strict=True))))
         for (part, t), value in zip(self.cells, totals, strict=True):
             place = i64(4 * self.lanes.rows * part)
@@ -202,7 +215,7 @@ class _Tile:
                     pair = emit.load(b, emit.offset(b, x[t], 4 * (fields * vector + field)), i32)
                     activations = b.bitcast(emit.broadcast(b, pair, self.lanes.rows), self.short_kind)
                     for part in self.parts:
-                        product = self._multiply_add(weights[part], activations)
+                        product = multiply_add(b, self.level, weights[part], activations)
                         before = sums.get((part, t))
                         sums[part, t] = product if before is None else b.add(before, product)
             if self.lanes.constraint and len(self.cells) > 1:
@@ -217,20 +230,6 @@ class _Tile:
             return b.and_(shifted, emit.constant(kind, 15)) if field < 3 else shifted
         shifted = packed if field else b.shl(packed, emit.constant(kind, 8))
         return b.ashr(shifted, emit.constant(kind, 8))
-
-    def _multiply_add(self, a: Any, c: Any) -> Any:
-        """a[2i] * c[2i] + a[2i + 1] * c[2i + 1] in int32."""
-        b = self.b
-        if self.level == "avx512":
-            return emit.call(b, "llvm.x86.avx512.pmaddw.d.512", self.int_kind, [a, c])
-        if self.level == "avx2":
-            return emit.call(b, "llvm.x86.avx2.pmadd.wd", self.int_kind, [a, c])
-        products = []
-        for parity in (0, 1):
-            chosen = list(range(parity, 2 * self.lanes.rows, 2))
-            wide = [b.sext(emit.lanes(b, vector, chosen), self.int_kind) for vector in (a, c)]
-            products.append(b.mul(*wide))
-        return b.add(*products)
 
     def _next(self, record: Any, group: Any, running: dict[tuple[int, int], Any]) -> list[Any]:
         """The running float sums with this group's contribution."""

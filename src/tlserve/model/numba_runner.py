@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tlserve.errors import EngineError
 from tlserve.kernels import attention, kv
 from tlserve.kernels.buffers import aligned_zeros, padded
+from tlserve.kernels.footprint import release_load_memory
 from tlserve.kernels.jit import CompiledKernel, Kernel
 from tlserve.kernels.plan import plan_attention
 from tlserve.kernels.tape import (
@@ -52,7 +53,7 @@ from tlserve.weights.tensor import Tensor
 
 Float32Array = NDArray[np.float32]
 
-ROWS_AT_FIRST = 512
+ROWS_AT_FIRST = 128
 """Rows that buffers hold before a larger batch comes."""
 
 MOST_PARTIALS = 1024
@@ -280,4 +281,5 @@ def load_numba_runner(
         kv_element=kv_element(tensors, weights),
     )
     runner.run_once([0])
+    release_load_memory()
     return runner

@@ -14,7 +14,15 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from tlserve.errors import AdmitError, EngineError, NeverFits, QueueFull, TemplateRenderError, TlserveError
+from tlserve.errors import (
+    AdmitError,
+    DeadlineExceeded,
+    EngineError,
+    NeverFits,
+    QueueFull,
+    TemplateRenderError,
+    TlserveError,
+)
 from tlserve.openai.excerpt import excerpt
 
 ErrorKind = Literal["invalid_request_error", "rate_limit_error", "server_error"]
@@ -34,6 +42,11 @@ class ApiError(TlserveError):
 
     def __str__(self) -> str:
         return self.message
+
+    @property
+    def reason(self) -> str:
+        """One word for logs and metrics, out of a fixed set: its code, or its type where it has none."""
+        return self.code or self.kind
 
     def document(self) -> dict[str, object]:
         """The response body: ``{"error": {"message", "type", "param", "code"}}``."""
@@ -128,6 +141,21 @@ def body_too_large(*, limit: int) -> ApiError:
     return ApiError(413, "invalid_request_error", message, None, "request_too_large")
 
 
+def refused_by_protocol(status: int, *, limit: int) -> ApiError:
+    """What ends the conversation before there is a request: 400, 408, 431, 501, 505; ``limit`` is that of the head in bytes."""
+    reasons = {
+        408: ("the request did not arrive in time", "request_timeout"),
+        431: (
+            f"the request line and headers are larger than {limit} bytes, the most this server reads",
+            "headers_too_large",
+        ),
+        501: ("Transfer-Encoding is not chunked, the only one that this server reads", "unsupported_transfer_encoding"),
+        505: ("this server speaks HTTP/1.1, and HTTP/2 from the first byte on", "unsupported_http_version"),
+    }
+    message, code = reasons.get(status, ("these bytes are not a well-formed HTTP request", "malformed_request"))
+    return ApiError(status, "invalid_request_error", message, None, code)
+
+
 def unsupported_media_type(message: str) -> ApiError:
     """415: the body is not plain JSON."""
     return ApiError(415, "invalid_request_error", message, None, "unsupported_media_type")
@@ -143,10 +171,27 @@ def rate_limit_exceeded(*, capacity: int | None = None, retry_after: int = 1) ->
     return ApiError(429, "rate_limit_error", message, None, "rate_limit_exceeded", retry_after=retry_after)
 
 
+def too_many_at_once(*, limit: int, retry_after: int = 1) -> ApiError:
+    """429: as many requests of this API key run as it may have at once."""
+    message = f"this API key may have {limit} requests at once, and has; wait for one of them to end"
+    return ApiError(429, "rate_limit_error", message, None, "rate_limit_exceeded", retry_after=retry_after)
+
+
+def too_many_bodies(*, limit: int, retry_after: int = 1) -> ApiError:
+    """429: the memory for request bodies that are on their way is taken."""
+    message = f"the bodies of other requests on their way here fill {limit} bytes; try again after {retry_after} s"
+    return ApiError(429, "rate_limit_error", message, None, "rate_limit_exceeded", retry_after=retry_after)
+
+
 def no_capacity(*, waited_ms: int, retry_after: int = 1) -> ApiError:
     """503: admitted, but no KV blocks became free before the queue deadline."""
     message = f"no capacity: the request waited {waited_ms} ms for KV blocks, the queue deadline; try again later"
     return _unavailable(message, "no_capacity", retry_after)
+
+
+def deadline_exceeded(message: str) -> ApiError:
+    """504: the client's own ``X-Request-Timeout-Ms`` has passed."""
+    return ApiError(504, "server_error", message, "X-Request-Timeout-Ms", "deadline_exceeded")
 
 
 def draining(*, retry_after: int = 1) -> ApiError:
@@ -183,7 +228,7 @@ def from_error(error: TlserveError) -> ApiError:
             return prompt_exceeds_context(str(error))
         case TemplateRenderError():
             return template_refused(str(error))
-        case EngineError() | AdmitError():
-            return internal(str(error))
+        case DeadlineExceeded():
+            return deadline_exceeded(str(error))
         case _:
-            return internal()
+            return internal(str(error)) if isinstance(error, EngineError | AdmitError) else internal()

@@ -37,7 +37,7 @@ class Generation:
     min_p: Annotated[float, Number("Drop tokens less likely than this share of the likeliest.", ge=0, le=1)] = 0.0
     presence_penalty: Annotated[float, Number("Taken from the logit of each token so far.", ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Number("Taken from a logit for each occurrence.", ge=-2, le=2)] = 0.0
-    repetition_penalty: Annotated[float, Number("Divides the logits of known tokens; 1 is off.", gt=0, le=100)] = 1.0
+    repetition_penalty: Annotated[float, Number("Divides logits of known tokens; 1 is off.", ge=0.01, le=100)] = 1.0
     logit_bias: Annotated[Mapping[int, float], LogitBias("Added to the logits of these token ids.")] = field(
         factory=dict
     )

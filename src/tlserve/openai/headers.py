@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tlserve.openai.errors import invalid, kv_handle_not_found, unsupported_media_type
 from tlserve.openai.excerpt import excerpt
@@ -12,10 +12,15 @@ from tlserve.openai.excerpt import excerpt
 PRIORITY = "X-TL-Priority"
 KV_HANDLE = "X-TL-KV-Handle"
 REQUEST_ID = "X-Request-Id"
+TIMEOUT = "X-Request-Timeout-Ms"
+CACHE_SALT = "X-TL-Cache-Salt"
 IGNORED = "X-TL-Ignored"
 
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
+LONGEST_TIMEOUT_MS = 3_600_000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4}")
+_MILLISECONDS = re.compile(r"[0-9]{1,7}")
+_BEARER = re.compile(r"bearer +(?P<key>[\x21-\x7e]+)", re.IGNORECASE)
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_IGNORED = 16
@@ -36,6 +41,40 @@ def parse_priority(value: str | None) -> int:
         allowed = f"an integer from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
         raise invalid(f"{PRIORITY} must be {allowed}, not {excerpt(value)}", param=PRIORITY)
     return int(text)
+
+
+def parse_timeout(value: str | None) -> int | None:
+    """``X-Request-Timeout-Ms``: milliseconds from 1 to 3,600,000 that the client gives the request; None without the header.
+
+    Raises:
+        ApiError: 400 for anything else.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if not _MILLISECONDS.fullmatch(text) or not 1 <= int(text) <= LONGEST_TIMEOUT_MS:
+        allowed = f"whole milliseconds from 1 to {LONGEST_TIMEOUT_MS}"
+        raise invalid(f"{TIMEOUT} must be {allowed}, not {excerpt(value)}", param=TIMEOUT)
+    return int(text)
+
+
+def parse_cache_salt(value: str | None) -> str:
+    """``X-TL-Cache-Salt``: 1 to 128 visible ASCII characters; only requests with the same one share cached KV.
+
+    Raises:
+        ApiError: 400 for anything else.
+    """
+    if value is None:
+        return ""
+    if not _VISIBLE.fullmatch(value):
+        raise invalid(f"{CACHE_SALT} must be 1 to 128 visible ASCII characters", param=CACHE_SALT)
+    return value
+
+
+def parse_bearer(values: Sequence[str]) -> str | None:
+    """The key of ``Authorization: Bearer <key>``; None when it is missing, given twice, or of another scheme."""
+    match = _BEARER.fullmatch(values[0].strip()) if len(values) == 1 else None
+    return None if match is None else match["key"]
 
 
 def refuse_kv_handle(value: str | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from tlserve.openai.fields import Rule, Schema, Several
-from tlserve.openai.headers import IGNORED, KV_HANDLE, PRIORITY, REQUEST_ID
+from tlserve.openai.headers import CACHE_SALT, IGNORED, KV_HANDLE, LONGEST_TIMEOUT_MS, PRIORITY, REQUEST_ID, TIMEOUT
 from tlserve.openai.messages import Content
 from tlserve.openai.routes import ROUTES, Route
 from tlserve.openai.schemas import ref, response_schemas
@@ -121,12 +121,18 @@ def _operation(route: Route) -> dict[str, object]:
 
 
 def _parameters(route: Route) -> list[dict[str, object]]:
-    parameters = [_header(REQUEST_ID, "Names the request in logs.", {"type": "string", "maxLength": 128})]
+    named = "Names the request in logs; replaced where it is not 1 to 128 visible ASCII characters."
+    parameters = [_header(REQUEST_ID, named, {"type": "string"})]
     if "{id}" in route.path:
         parameters.append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})
+    if route.request is not None:
+        timeout = {"type": "integer", "minimum": 1, "maximum": LONGEST_TIMEOUT_MS}
+        parameters.append(_header(TIMEOUT, "Milliseconds until the request is given up with 504.", timeout))
     if route.chunk is not None:
         priority = {"type": "integer", "minimum": -100, "maximum": 100, "default": 0}
         parameters.append(_header(PRIORITY, "Higher runs first.", priority))
+        salt: Schema = {"type": "string", "pattern": r"^[!-~]{1,128}$"}
+        parameters.append(_header(CACHE_SALT, "Cached KV is shared under the same one only.", salt))
         parameters.append(_header(KV_HANDLE, "Not served: answers 404.", {"type": "string"}))
     return parameters
 

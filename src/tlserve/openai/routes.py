@@ -27,7 +27,7 @@ class Route:
 
 
 _BODY_ERRORS = (400, 401, 404, 408, 413, 415, 422)
-_WORK_ERRORS = (*_BODY_ERRORS, 429, 503)
+_WORK_ERRORS = (*_BODY_ERRORS, 429, 503, 504)
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -66,7 +66,7 @@ ROUTES: tuple[Route, ...] = (
         summary="Count and list the tokens of a text or a conversation",
         request=TokenizeRequest,
         response="Tokenization",
-        errors=(*_BODY_ERRORS, 503),
+        errors=_WORK_ERRORS,
     ),
     Route(
         method="GET",

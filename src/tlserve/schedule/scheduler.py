@@ -9,18 +9,19 @@ computed ones chase the known ones, within a budget. That one idea is everything
 - preemption: no token is computed any more, all stay known;
 - speculation: guessed tokens are computed along, and stay computed if they turn out to be the known ones.
 
-Rank is higher priority, then earlier arrival; nobody overtakes. Within a step, sequences one token behind go before
+Rank is higher priority, then earlier start; among those that have not started, tenants take turns (see `lane`), which for a
+single tenant is the order of arrival. Nobody overtakes the first in line. Within a step, sequences one token behind go before
 longer chunks, and drafts take what is left of the budget. At most as many sequences run as the budget has tokens, so
 every step has a token for each decode and at least one for the first prefill: a long prompt stalls nobody.
 
-When blocks run out, the running sequence of worst rank is preempted: lowest priority, newest first. A waiting sequence
-starts when there is a slot, and blocks for all that it knows plus one for each running sequence to grow into, so that it
-is not preempted at once. If it lacks those while sequences of strictly lower priority run, it takes their places: one
-such newcomer per step, and only if that suffices.
+When blocks run out, the running sequence of worst rank is preempted: lowest priority, latest start; it keeps its rank, and
+so stands before all of its priority that have not started. A waiting sequence starts when there is a slot, and blocks for
+all that it knows plus one for each running sequence to grow into, so that it is not preempted at once. If it lacks those
+while sequences of strictly lower priority run, it takes their places: one such newcomer per step, and only if that suffices.
 
-Invariant: the live sequence of best rank computes in every step, and is never preempted. So the first k in rank end
-within as many steps as they have tokens, prompts and answers together, from the arrival of the last of them and whatever
-comes behind: nothing starves.
+Invariant: of those that have started, the best in rank computes in every step, and is never preempted but by a higher priority.
+So from any moment on, the first k in rank and line end within as many steps as they have tokens, prompts and answers
+together, if nobody comes before them; and how many may come before one in line is bounded too: nothing starves.
 
 Knows ids and counts; never a logit. Whether a token ends an answer is judged by whoever samples, by the sequence's rules.
 """
@@ -94,6 +95,7 @@ class Scheduler:
         self._live: dict[RequestId, Sequence] = {}
         self._waiting = WaitingLine()
         self._running: list[Sequence] = []
+        self._num_starts = 0
         self.counters = Counters()
 
     @property
@@ -137,23 +139,27 @@ class Scheduler:
         if len(self._waiting) >= self._limits.max_waiting:
             raise QueueFull(f"{len(self._waiting)} requests wait already, the limit; try again later")
         self._live[sequence.id] = sequence
-        self._waiting.add(sequence)
+        self._waiting.join(sequence)
 
     def abort(self, request: RequestId) -> None:
         """End a sequence whose client does not want it any more; its blocks are back at once. Unknown ids are ignored."""
         self._end(request, SequenceState.ABORTED)
 
-    def fail(self, request: RequestId) -> None:
-        """End a sequence that cannot be continued. Like abort, it publishes no KV of the running step."""
+    def fail(self, request: RequestId, *, distrusted: bool = False) -> None:
+        """End a sequence that cannot be continued. Like abort, it publishes no KV of the running step.
+
+        If its KV is ``distrusted``, what earlier steps have published, or others before it, is found no more either.
+        """
+        if distrusted and request in self._live:
+            self._blocks.distrust(self._live[request].held_lease())
         self._end(request, SequenceState.FAILED)
 
     def _end(self, request: RequestId, state: SequenceState) -> None:
         sequence = self._live.pop(request, None)
         if sequence is None:
             return
-        if sequence.state is SequenceState.WAITING:
-            self._waiting.remove(sequence)
-        else:
+        self._waiting.leave(sequence)
+        if sequence.state is SequenceState.RUNNING:
             self._running.remove(sequence)
         lease = sequence.end(state)
         if lease is not None:
@@ -231,6 +237,7 @@ class Scheduler:
         for outcome in outcomes:
             sequence, chunk = outcome.chunk.sequence, outcome.chunk
             sequence.advance(chunk.num_known + outcome.num_accepted, outcome.tokens)
+            self._waiting.charge(sequence, len(outcome.tokens))
             self._blocks.commit(sequence.held_lease(), sequence.tokens, sequence.num_computed)
             if sequence.drafter is not None and chunk.drafts:
                 sequence.drafter.learn(len(chunk.drafts), outcome.num_accepted)
@@ -284,11 +291,13 @@ class Scheduler:
     def _admit(self, sequence: Sequence, lease: Lease, step: _Step) -> None:
         num_cached = len(lease.blocks) * self._blocks.block_size
         self._blocks.reserve(lease, sequence.num_known)
-        self._waiting.remove(sequence)
+        self._waiting.start(sequence)
         self._running.append(sequence)
-        sequence.start(lease, num_cached)
+        sequence.start(lease, num_cached, self._num_starts)
+        self._num_starts += 1
         if sequence.num_starts == 1:
             step.started.append(sequence)
+            self._waiting.charge(sequence, sequence.num_prompt - num_cached)
             self.counters.num_queried += sequence.num_prompt
             self.counters.num_hit += num_cached
 
@@ -304,7 +313,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._blocks.release(sequence.preempt())
-        self._waiting.add(sequence)
+        self._waiting.rejoin(sequence)
         self.counters.num_preemptions += 1
 
     def _room_for_drafts(self, sequence: Sequence, wanted: int) -> int:

@@ -13,6 +13,7 @@ least one token behind, and exactly one when it decodes.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence as Items
 from enum import Enum
@@ -71,11 +72,14 @@ class Sequence:
         priority: higher goes first.
         arrival: position in the order of arrival, kept through preemptions.
         salt: only sequences with the same salt share KV blocks.
+        tenant: on whose account its tokens go.
+        weight: the tenant's share beside others of the same priority.
         drafter: proposes drafts; None when not speculating.
         state: see SequenceState; changed by the named transitions only.
         lease: its KV blocks while it runs.
         num_computed: leading tokens whose KV is in the lease.
-        num_starts: how often it has left the waiting queue.
+        num_starts: how often it has left the waiting line.
+        rank: smaller goes first: higher priority, then who started first and never loses that place, then arrival.
 
     """
 
@@ -86,17 +90,19 @@ class Sequence:
     stop_ids: frozenset[int] = field(default=frozenset(), repr=False)
     priority: int = 0
     salt: str = field(default="", repr=False)
+    tenant: str = ""
+    weight: int = 1
     drafter: PromptLookup | None = field(default=None, repr=False)
     num_prompt: int = field(init=False)
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
     lease: Lease | None = field(default=None, init=False, repr=False)
     num_computed: int = field(default=0, init=False)
     num_starts: int = field(default=0, init=False)
-    rank: tuple[int, int] = field(init=False, repr=False)
+    rank: tuple[int, float, int] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.num_prompt = len(self.tokens)
-        self.rank = (-self.priority, self.arrival)  # smaller goes first
+        self.rank = (-self.priority, math.inf, self.arrival)
 
     @property
     def num_known(self) -> int:
@@ -135,9 +141,14 @@ class Sequence:
             return FinishReason.STOP
         return FinishReason.LENGTH if num_generated >= self.max_tokens else None
 
-    def start(self, lease: Lease, num_cached: int) -> None:
-        """WAITING -> RUNNING, with blocks for all known tokens, the first ``num_cached`` of them computed."""
+    def start(self, lease: Lease, num_cached: int, turn: int) -> None:
+        """WAITING -> RUNNING, with blocks for all known tokens, the first ``num_cached`` of them computed.
+
+        ``turn`` numbers the starts of all sequences; the first one that this sequence gets is its rank for life.
+        """
         self._move(SequenceState.RUNNING)
+        if not self.num_starts:
+            self.rank = (-self.priority, turn, self.arrival)
         self.lease = lease
         self.num_computed = num_cached
         self.num_starts += 1

@@ -1,34 +1,67 @@
-"""The waiting line: highest priority first, then order of arrival. Nobody is ever pushed out of it."""
+"""The waiting line: highest priority first, then fair turns between tenants. Nobody is ever pushed out of it.
+
+Leaves to `lane` who is next within one priority.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-
-from tlserve.schedule.sequence import Sequence
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    return sequence.rank
+from tlserve.schedule.lane import Lane
+from tlserve.schedule.sequence import Sequence, SequenceState
 
 
 class WaitingLine:
-    """Sequences that do not run, by rank. A preempted one keeps its rank, so it stands before those that came later."""
+    """Who waits, and the accounts of whoever is alive. Every live sequence is known here until it leaves."""
 
     def __init__(self) -> None:
-        self._line: list[Sequence] = []
+        self._lanes: dict[int, Lane] = {}
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._line)
+        return self._length
 
     @property
     def first(self) -> Sequence | None:
         """Who runs next."""
-        return self._line[0] if self._line else None
+        if not self._length:
+            return None
+        firsts = (self._lanes[priority].first for priority in sorted(self._lanes, reverse=True))
+        return next(filter(None, firsts))
 
-    def add(self, sequence: Sequence) -> None:
-        """Stand in line, at the place that the rank gives."""
-        insort(self._line, sequence, key=_rank)
+    @property
+    def num_accounts(self) -> int:
+        """Accounts of tenants, over all priorities."""
+        return sum(lane.num_accounts for lane in self._lanes.values())
 
-    def remove(self, sequence: Sequence) -> None:
-        """Leave the line; ranks are unique, so the place is found by the rank."""
-        del self._line[bisect_left(self._line, sequence.rank, key=_rank)]
+    def lead(self, sequence: Sequence) -> float:
+        """Virtual tokens that a sequence's tenant has had more than its share; only so far may others overtake it."""
+        return self._lane(sequence).lead(sequence.tenant)
+
+    def join(self, sequence: Sequence) -> None:
+        """A new sequence stands in line."""
+        self._lanes.setdefault(sequence.priority, Lane()).join(sequence)
+        self._length += 1
+
+    def rejoin(self, sequence: Sequence) -> None:
+        """A preempted one stands in line again, before all of its priority that have not started."""
+        self._lane(sequence).rejoin(sequence)
+        self._length += 1
+
+    def start(self, sequence: Sequence) -> None:
+        """Leave the line to run."""
+        self._lane(sequence).start(sequence)
+        self._length -= 1
+
+    def charge(self, sequence: Sequence, num_tokens: int) -> None:
+        """Put tokens that were computed for a sequence on its tenant's account."""
+        self._lane(sequence).charge(sequence, num_tokens)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Leave for good, out of the line or out of the batch; to be told before the sequence's state changes."""
+        lane = self._lane(sequence)
+        lane.leave(sequence)
+        self._length -= sequence.state is SequenceState.WAITING
+        if lane.is_empty:
+            del self._lanes[sequence.priority]
+
+    def _lane(self, sequence: Sequence) -> Lane:
+        return self._lanes[sequence.priority]

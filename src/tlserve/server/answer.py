@@ -18,6 +18,7 @@ from tlserve.engine.messages import Failed, Started, TokenOut
 from tlserve.names import RequestId
 from tlserve.openai.errors import from_error
 from tlserve.openai.values import Alternative, Finish, TokenLogprob
+from tlserve.server.room import Timing
 from tlserve.text.stream import TextStream
 from tlserve.text.tokenizer import Tokenizer
 
@@ -37,6 +38,8 @@ class _GrowingChoice:
     index: int
     stream: TextStream
     num_tokens: int = 0
+    last_token_at: float | None = None
+    finish: Finish | None = None
 
 
 class Answer:
@@ -47,15 +50,26 @@ class Answer:
         tokenizer: turns tokens into bytes.
         stops: the stop strings.
         wants_logprobs: whether pieces carry log probabilities.
+        timing: filled in as the answer grows.
+        answers_per_prompt: how many choices, one after the other, share a prompt; its cached tokens count once.
     """
 
-    def __init__(self, ticket: Ticket, tokenizer: Tokenizer, stops: Sequence[str], *, wants_logprobs: bool) -> None:
+    def __init__(
+        self,
+        ticket: Ticket,
+        tokenizer: Tokenizer,
+        stops: Sequence[str],
+        *,
+        wants_logprobs: bool,
+        timing: Timing,
+        answers_per_prompt: int = 1,
+    ) -> None:
         self.cached_tokens = 0
-        self.started_at: float | None = None
-        self.first_token_at: float | None = None
+        self.timing = timing
         self._ticket = ticket
         self._tokenizer = tokenizer
         self._wants_logprobs = wants_logprobs
+        self._answers_per_prompt = answers_per_prompt
         self._choices: dict[RequestId, _GrowingChoice] = {
             request_id: _GrowingChoice(index, TextStream(stops)) for index, request_id in enumerate(ticket.ids)
         }
@@ -70,13 +84,18 @@ class Answer:
         """Tokens generated so far over all choices, the end tokens and those of stop strings included."""
         return sum(choice.num_tokens for choice in self._choices.values())
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether every choice has ended at its token limit."""
+        return all(choice.finish == "length" for choice in self._choices.values())
+
     async def wait_started(self) -> None:
         """Wait until the engine has begun with any choice. Cancelling the wait loses nothing.
 
         Raises:
             ApiError: the engine refused or failed the request.
         """
-        while self.started_at is None:
+        while self.timing.started_at is None:
             self._take(await self._ticket.receive())
 
     async def next_piece(self) -> Piece | None:
@@ -95,13 +114,15 @@ class Answer:
                 return piece
 
     def _take(self, event: Event) -> Piece | None:
+        if self._choices[event.id].stream.stopped():
+            return None  # It was on its way before the engine heard of the stop string.
         match event:
             case Started():
-                self.started_at = self.started_at or event.at
-                self.cached_tokens += event.cached_tokens
+                self.timing.started_at = self.timing.started_at or event.at
+                if self._choices[event.id].index % self._answers_per_prompt == 0:
+                    self.cached_tokens += event.cached_tokens
                 return None
             case TokenOut():
-                self.first_token_at = self.first_token_at or time.perf_counter()
                 return self._grow(event)
             case Failed() | Refused():
                 raise from_error(event.error)
@@ -113,14 +134,25 @@ class Answer:
     def _grow(self, token: TokenOut) -> Piece:
         choice = self._choices[token.id]
         choice.num_tokens += 1
-        text = choice.stream.push(self._tokenizer.token_bytes(token.token))
+        self._note_time(choice)
         finish: Finish | None = None if token.finish is None else token.finish.value
+        # An end token is no part of the answer, even where it has a text.
+        text = "" if finish == "stop" else choice.stream.push(self._tokenizer.token_bytes(token.token))
         if finish is not None:
             text += choice.stream.finish()
         if choice.stream.stopped():
             self._ticket.end(token.id)
             finish = "stop"
+        choice.finish = finish
         return Piece(choice.index, text, finish, self._logprob(token) if self._wants_logprobs else None)
+
+    def _note_time(self, choice: _GrowingChoice) -> None:
+        now = time.perf_counter()
+        if choice.last_token_at is not None:
+            self.timing.gaps.append(now - choice.last_token_at)
+        choice.last_token_at = now
+        self.timing.first_token_at = self.timing.first_token_at or now
+        self.timing.completion_tokens += 1
 
     def _logprob(self, token: TokenOut) -> TokenLogprob:
         top = tuple(

@@ -13,6 +13,9 @@ from tlserve.bridge.client import EngineClient
 from tlserve.config import ServeConfig
 from tlserve.engine.load import ServedModel
 from tlserve.openai.errors import draining, internal, loading, model_not_found
+from tlserve.server.deadline import Deadlines
+from tlserve.server.keys import KeyRing
+from tlserve.server.limits import BodyBudget
 from tlserve.server.room import ROOM_KEY, Room
 from tlserve.server.shutdown import Shutdown
 
@@ -29,6 +32,9 @@ class Api:
     config: ServeConfig
     engine: EngineClient
     shutdown: Shutdown
+    keys: KeyRing
+    deadlines: Deadlines
+    bodies: BodyBudget
     _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def work(self, function: Callable[[], T], *, body_bytes: int) -> T:

@@ -17,12 +17,13 @@ from tlserve.openai.documents import embedding_list
 from tlserve.openai.errors import context_length_exceeded, from_error
 from tlserve.openai.requests import EmbeddingSpec
 from tlserve.server.api import Api
+from tlserve.server.deadline import Deadline
 from tlserve.server.prompt import text_tokens
 from tlserve.server.responses import json_response, tell_ignored
 from tlserve.server.room import Room
 
 
-async def embed(api: Api, room: Room, spec: EmbeddingSpec, *, body_bytes: int) -> Response:
+async def embed(api: Api, room: Room, spec: EmbeddingSpec, *, body_bytes: int, deadline: Deadline) -> Response:
     """Answer an embeddings request.
 
     The inputs are submitted a queue's length at a time, so that a list may be longer than the queue.
@@ -36,7 +37,8 @@ async def embed(api: Api, room: Room, spec: EmbeddingSpec, *, body_bytes: int) -
     room.facts.update(prompt_tokens=num_tokens)
     vectors: list[Sequence[float]] = []
     for first in range(0, len(inputs), api.config.queue_capacity):
-        with api.engine.embed(inputs[first : first + api.config.queue_capacity]) as ticket:
+        batch = inputs[first : first + api.config.queue_capacity]
+        with api.engine.embed(batch) as ticket, api.deadlines.watch(ticket, deadline):
             vectors += await _collect(ticket)
     document = embedding_list(model.id, vectors, prompt_tokens=num_tokens, encoding=spec.encoding_format)
     return tell_ignored(json_response(document), spec.ignored)

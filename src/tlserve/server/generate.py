@@ -13,7 +13,7 @@ from quart import Response
 from tlserve.config import ServeConfig
 from tlserve.openai.chunks import ChatChunks, Chunks, CompletionChunks
 from tlserve.openai.documents import Choice, Document, Head, Prefix, chat_completion, new_id, text_completion
-from tlserve.openai.errors import ApiError, internal, no_capacity
+from tlserve.openai.errors import ApiError, internal, invalid, no_capacity
 from tlserve.openai.requests import GenSpec
 from tlserve.openai.sse import CONTENT_TYPE, HEADERS
 from tlserve.openai.values import Usage
@@ -21,8 +21,9 @@ from tlserve.server.answer import Answer, CollectedChoice, collect
 from tlserve.server.api import Api
 from tlserve.server.prompt import Prepared, prepare
 from tlserve.server.responses import json_response, tell_ignored
-from tlserve.server.room import Room
+from tlserve.server.room import Room, Timing
 from tlserve.server.stream import EventStream
+from tlserve.server.terms import Terms
 
 
 @frozen
@@ -47,7 +48,7 @@ CHAT = Shape("chatcmpl", _chat_chunks, chat_completion, ChatChunks.usage_event)
 COMPLETION = Shape("cmpl", _completion_chunks, text_completion, CompletionChunks.usage_event)
 
 
-async def generate(api: Api, room: Room, spec: GenSpec, shape: Shape, *, body_bytes: int, priority: int) -> Response:
+async def generate(api: Api, room: Room, spec: GenSpec, shape: Shape, *, body_bytes: int, terms: Terms) -> Response:
     """Answer one generation request.
 
     Raises:
@@ -55,14 +56,31 @@ async def generate(api: Api, room: Room, spec: GenSpec, shape: Shape, *, body_by
         TlserveError: as the engine or the template say.
     """
     model = api.model_for(spec.model)
-    prepared = await api.work(partial(prepare, spec, model, priority=priority), body_bytes=body_bytes)
+    prepared = await api.work(partial(prepare, spec, model, terms=terms), body_bytes=body_bytes)
+    _check_count(spec, len(prepared.requests), limit=api.config.queue_capacity)
     room.facts.update(stream=spec.stream, prompt_tokens=prepared.prompt_tokens)
     ticket = room.stack.enter_context(api.engine.submit(prepared.requests))
-    answer = Answer(ticket, model.tokenizer, spec.stop, wants_logprobs=spec.params.logprobs is not None)
+    room.timing = Timing(prompt_tokens=prepared.prompt_tokens)
+    room.stack.enter_context(api.deadlines.watch(ticket, terms.deadline))
+    answer = Answer(
+        ticket,
+        model.tokenizer,
+        spec.stop,
+        wants_logprobs=spec.params.logprobs is not None,
+        timing=room.timing,
+        answers_per_prompt=spec.n,
+    )
     room.stack.callback(_note_counts, room, answer)
     head = Head(new_id(shape.prefix), int(time.time()), model.id)
     response = await _Reply(api.config, room, spec, shape, prepared, answer, head).send()
     return tell_ignored(response, spec.ignored)
+
+
+def _check_count(spec: GenSpec, num_choices: int, *, limit: int) -> None:
+    """Raise ApiError 400 for more choices than the queue holds: a 429 would have the client try again for ever."""
+    if num_choices > limit:
+        message = f"{num_choices} choices are asked for at once; this server queues {limit} at most (queue_capacity)"
+        raise invalid(message, param="n" if spec.n > 1 else "prompt")
 
 
 @define(eq=False)
@@ -134,6 +152,7 @@ class _Reply:
 
     def _note_end(self, error: ApiError | None) -> None:
         self.room.outcome = "finished" if error is None else "failed"
+        self.room.reason = "" if error is None else error.reason
 
     def _usage(self) -> Usage:
         return Usage(
@@ -146,6 +165,11 @@ class _Reply:
 def _note_counts(room: Room, answer: Answer) -> None:
     """Put into the request's log line what is known at its end, however it ended."""
     room.facts.update(completion_tokens=answer.completion_tokens, cached_tokens=answer.cached_tokens)
-    for name, moment in (("queue_ms", answer.started_at), ("first_token_ms", answer.first_token_at)):
+    if answer.was_cut and room.outcome in (None, "finished"):
+        room.outcome = "length"
+    timing = answer.timing
+    for name, moment in (("queue_ms", timing.started_at), ("first_token_ms", timing.first_token_at)):
         if moment is not None:
             room.facts[name] = round((moment - room.started_at) * 1000, 2)
+    if timing.gaps:
+        room.facts["ms_per_token"] = round(sum(timing.gaps) / len(timing.gaps) * 1000, 2)

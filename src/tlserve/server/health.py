@@ -7,13 +7,14 @@ Answers from snapshots in the loop thread. ``/healthz`` says that the process is
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from quart import Response
 from quart_trio import QuartTrio
 
 from tlserve.bridge.client import EngineClient
 from tlserve.engine.progress import LoadPhase
-from tlserve.server.metrics import CONTENT_TYPE, Metrics
+from tlserve.server.metrics import CONTENT_TYPE
 from tlserve.server.responses import json_response, no_route
 from tlserve.server.shutdown import Shutdown
 
@@ -46,7 +47,7 @@ class Readiness:
         return "ready" if self.is_ready else "loading"
 
 
-def create_health_app(readiness: Readiness, metrics: Metrics, shutdown: Shutdown) -> QuartTrio:
+def create_health_app(readiness: Readiness, exposition: Callable[[], bytes]) -> QuartTrio:
     """The application of the health port."""
     app = QuartTrio("tlserve.health")
 
@@ -58,10 +59,14 @@ def create_health_app(readiness: Readiness, metrics: Metrics, shutdown: Shutdown
     async def readyz() -> Response:
         return json_response(readiness.document(), status=200 if readiness.is_ready else 503)
 
-    @app.get("/metrics")
-    async def scrape() -> Response:
-        body = metrics.text(is_ready=readiness.is_ready, is_draining=shutdown.is_draining)
-        return Response(body, content_type=CONTENT_TYPE)
-
+    add_metrics(app, exposition)
     no_route(app)
     return app
+
+
+def add_metrics(app: QuartTrio, exposition: Callable[[], bytes]) -> None:
+    """Let Prometheus in, on any port."""
+
+    @app.get("/metrics")
+    async def scrape() -> Response:
+        return Response(exposition(), content_type=CONTENT_TYPE)

@@ -1,25 +1,26 @@
 """Serving an ASGI application over one listening socket: Hypercorn's protocols, our own way of accepting and ending.
 
-Hypercorn parses HTTP, keeps connections alive and speaks ASGI. Its accept loop is written anew here because three things
-must hold that it leaves open: a send that fails ends its connection even while the reader waits behind pipelined bytes (there
-it would wait for ever), a peer that no longer reads can be cut off (the sends are shielded from cancellation), and an application
-without lifespan needs no lifespan.
+Hypercorn parses HTTP, keeps connections alive and speaks ASGI. Its accept loop is written anew here because these things must
+hold that it leaves open: there is a limit to the connections, a connection that fails takes no other with it, a peer that no longer
+reads can be cut off (see ``connection``), and an application without lifespan needs no lifespan.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
-from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ASGIFramework, ConnectionState, LifespanState
+from hypercorn.typing import AppWrapper, ASGIFramework
 from hypercorn.utils import wrap_app
 
+from tlserve.server.connection import Connection, Stream
+from tlserve.server.limits import ConnectionLimits
 from tlserve.server.listen import Listener
+from tlserve.server.log import log_failure
 
 
 class HttpServer:
@@ -29,22 +30,45 @@ class HttpServer:
         app: the ASGI application.
         listener: a socket that listens; it is closed when the server stops accepting.
         config: Hypercorn's settings; ``graceful_timeout`` bounds the wait for open requests.
+        limits: how many connections there may be, and how slow their peers.
+        tls: with it connections are TLS.
+
+    Attributes:
+        evicted: idle connections that were closed to make room for new ones.
+        refused: new connections that were closed at once because all others were busy.
     """
 
-    def __init__(self, app: ASGIFramework, listener: Listener, config: Config) -> None:
+    def __init__(
+        self,
+        app: ASGIFramework,
+        listener: Listener,
+        config: Config,
+        *,
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._app = app
         self._listener = listener
         self._config = config
+        self._limits = limits
+        self._tls = tls
         self._connections: set[Connection] = set()
+        self.evicted = 0
+        self.refused = 0
+
+    @property
+    def num_connections(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
 
     async def serve(self, until: Callable[[], Awaitable[None]]) -> None:
         """Accept until ``until`` returns; then close idle connections and return when the busy ones are done."""
         context = WorkerContext(None)
         handler = partial(self._handle, wrap_app(self._app, self._config.wsgi_max_body_size, "asgi"), context)
-        sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.socket))]
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
-                accepting.start_soon(partial(trio.serve_listeners, handler, sockets, handler_nursery=connections))
+                serve = partial(trio.serve_listeners, handler, [self._sockets()], handler_nursery=connections)
+                accepting.start_soon(serve)
                 await until()
                 accepting.cancel_scope.cancel()
             await context.terminated.set()
@@ -56,62 +80,33 @@ class HttpServer:
             connection.cut()
         return len(self._connections)
 
-    async def _handle(self, app: AppWrapper, context: WorkerContext, stream: trio.SocketStream) -> None:
-        connection = Connection(app, self._config, context, ConnectionState(LifespanState()), stream)
+    def _sockets(self) -> trio.abc.Listener[Stream]:
+        plain = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.socket))
+        return plain if self._tls is None else trio.SSLListener(plain, self._tls, https_compatible=True)
+
+    async def _handle(self, app: AppWrapper, context: WorkerContext, stream: Stream) -> None:
+        """Serve one connection. Whatever goes wrong in it is logged and stays in it."""
+        if not self._make_room():
+            self.refused += 1
+            return
+        connection = Connection(app, self._config, context, stream, limits=self._limits)
         self._connections.add(connection)
         try:
             await connection.run()
+        except Exception as error:  # noqa: BLE001  (one connection must not end all others)
+            log_failure("connection_failed", error)
         finally:
             self._connections.discard(connection)
 
-
-class Connection(TCPServer):
-    """A connection that ends when it can no longer send, and can be cut."""
-
-    def __init__(
-        self,
-        app: AppWrapper,
-        config: Config,
-        context: WorkerContext,
-        state: ConnectionState,
-        stream: trio.SocketStream,
-    ) -> None:
-        super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]  # It takes plain streams too.
-        self._life = trio.CancelScope()
-        self._sending: set[trio.CancelScope] = set()
-
-    async def run(self) -> None:
-        """Serve the connection to its end."""
-        with self._life:
-            await super().run()
-
-    def cut(self) -> None:
-        """End it now, in the middle of a send if need be."""
-        self._life.cancel()
-        for scope in self._sending:
-            scope.cancel()
-
-    async def protocol_send(self, event: Event) -> None:
-        """Send what the protocol has written; a message is sent whole or the connection ends."""
-        if not isinstance(event, RawData):
-            await super().protocol_send(event)
-            return
-        async with self.send_lock:
-            is_sent = await self._send_whole(event.data)
-        if not is_sent:
-            await self.protocol.handle(Closed())
-            self._life.cancel()
-
-    async def _send_whole(self, data: bytes) -> bool:
-        """Send all of ``data`` whatever is cancelled around it; False if the peer is gone or the connection was cut."""
-        scope = trio.CancelScope(shield=True)
-        self._sending.add(scope)
-        try:
-            with scope:
-                await self.stream.send_all(data)
-                return True
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+    def _make_room(self) -> bool:
+        """Whether one more connection may be; if they are too many the one that has idled for longest makes room."""
+        if len(self._connections) < self._limits.max_connections:
+            return True
+        idle = [connection for connection in self._connections if connection.is_idle]
+        if not idle:
             return False
-        finally:
-            self._sending.discard(scope)
-        return False
+        oldest = min(idle, key=lambda connection: connection.idle_since)
+        oldest.cut()
+        self._connections.discard(oldest)
+        self.evicted += 1
+        return True

@@ -7,6 +7,8 @@
        └─ house (nursery)
           ├─ health server               first up, last down
           └─ watchers (nursery)
+             ├─ guard                    follows the files of API keys and certificate
+             ├─ deadlines                one task for each request that has one
              ├─ signals                  SIGTERM or SIGINT begins the drain; a second one kills
              ├─ engine                   an engine that fails begins the drain too
              ├─ drain                    at the limit: ends what still runs, then cuts who no longer reads
@@ -20,7 +22,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from importlib.metadata import version
 
 import trio
 from attrs import define, frozen
@@ -30,8 +31,11 @@ from tlserve.config import ServeConfig
 from tlserve.engine.load import load_engine
 from tlserve.errors import StepFailed
 from tlserve.server.app import create_api_app
-from tlserve.server.health import Readiness, create_health_app
+from tlserve.server.deadline import Deadlines
+from tlserve.server.guard import Guard
+from tlserve.server.health import Readiness, add_metrics, create_health_app
 from tlserve.server.http import HttpServer
+from tlserve.server.limits import MAX_PROBE_CONNECTIONS, ConnectionLimits, connections_within
 from tlserve.server.listen import HttpConfig, Listener, bind
 from tlserve.server.log import log_event
 from tlserve.server.metrics import Metrics
@@ -64,10 +68,12 @@ async def serve(
     """Serve until ``shutdown`` begins, from within or without; return when everything is down.
 
     Raises:
+        ConfigError: the API keys or the certificate cannot be used; nothing has been started then.
         ListenError: an address cannot be bound; nothing else has been started then.
         StartupError: the model cannot be loaded (inside an ExceptionGroup).
         EngineDead: the engine gave up (inside an ExceptionGroup); open requests have been told.
     """
+    guard = Guard.of(config)
     with ExitStack() as sockets:
         api_socket, health_socket = (
             sockets.enter_context(closing(bind(text, what=what, send_timeout_s=config.send_timeout_s)))
@@ -76,7 +82,7 @@ async def serve(
         log_event("listening", api=str(api_socket.bound), health=str(health_socket.bound), model=config.model_id)
         on_bound(Addresses(api_socket.reachable, health_socket.reachable))
         async with open_engine(config, load) as engine:
-            await House(config, shutdown, engine, api_socket, health_socket, on_ready).run()
+            await House(config, shutdown, guard, engine, api_socket, health_socket, on_ready).run()
     log_event("stopped", reason=shutdown.reason)
 
 
@@ -86,6 +92,7 @@ class House:
 
     config: ServeConfig
     shutdown: Shutdown
+    guard: Guard
     engine: EngineClient
     api_socket: Listener
     health_socket: Listener
@@ -93,29 +100,55 @@ class House:
 
     async def run(self) -> None:
         """Live until the shutdown begins and the last request has ended."""
-        metrics = Metrics(stats=self.engine.stats, version=version("tlserve"), model_id=self.config.model_id)
-        api, health = self._api_server(metrics), self._health_server(metrics)
+        metrics = Metrics(self.config, self.engine)
+        health = self._health_server(metrics)
         async with trio.open_nursery() as house:
             house.start_soon(health.serve, self.shutdown.wait_closed)
             async with trio.open_nursery() as watchers:
                 if self.config.handle_signals:
                     watchers.start_soon(self._watch_signals)
                 watchers.start_soon(self._watch_engine)
-                watchers.start_soon(self._drain, api)
+                watchers.start_soon(self.guard.watch)
+                api = self._api_server(metrics, Deadlines(watchers))
+                watchers.start_soon(self._drain, api, metrics)
                 await api.serve(self.shutdown.wait_refusing)
                 watchers.cancel_scope.cancel()
             self.shutdown.close()
 
-    def _api_server(self, metrics: Metrics) -> HttpServer:
-        app = create_api_app(self.config, self.engine, self.shutdown)
+    def _api_server(self, metrics: Metrics, deadlines: Deadlines) -> HttpServer:
+        app = create_api_app(self.config, self.engine, self.shutdown, keys=self.guard.keys, deadlines=deadlines)
+        if self.config.metrics_compat == "vllm":
+            add_metrics(app, self._exposition(metrics))
         rooms = RequestRooms(app, shutdown=self.shutdown, on_end=metrics.request_ended, is_logged=True)
         limit_s = self.config.drain_timeout_s + 2 * _LAST_WORDS_S
-        return HttpServer(rooms, self.api_socket, self._http_config(graceful_timeout_s=limit_s))
+        return HttpServer(
+            rooms,
+            self.api_socket,
+            self._http_config(graceful_timeout_s=limit_s),
+            limits=self._limits(connections_within(self.config.max_connections)),
+            tls=None if self.guard.tls is None else self.guard.tls.context,
+        )
 
     def _health_server(self, metrics: Metrics) -> HttpServer:
-        app = create_health_app(Readiness(self.engine, self.shutdown), metrics, self.shutdown)
+        app = create_health_app(Readiness(self.engine, self.shutdown), self._exposition(metrics))
         rooms = RequestRooms(app, shutdown=self.shutdown, on_end=lambda _: None, is_logged=False)
-        return HttpServer(rooms, self.health_socket, self._http_config(graceful_timeout_s=_LAST_WORDS_S))
+        return HttpServer(
+            rooms,
+            self.health_socket,
+            self._http_config(graceful_timeout_s=_LAST_WORDS_S),
+            limits=self._limits(MAX_PROBE_CONNECTIONS),
+        )
+
+    def _exposition(self, metrics: Metrics) -> Callable[[], bytes]:
+        readiness = Readiness(self.engine, self.shutdown)
+        return lambda: metrics.text(is_ready=readiness.is_ready, is_draining=self.shutdown.is_draining)
+
+    def _limits(self, max_connections: int) -> ConnectionLimits:
+        return ConnectionLimits(
+            max_connections=max_connections,
+            read_timeout_s=self.config.read_timeout_s,
+            send_timeout_s=self.config.send_timeout_s,
+        )
 
     def _http_config(self, *, graceful_timeout_s: float) -> HttpConfig:
         return HttpConfig(keep_alive_s=self.config.keep_alive_s, graceful_timeout_s=graceful_timeout_s)
@@ -154,7 +187,7 @@ class House:
                 logged_phase, logged_at = progress.phase, now
                 log_event("loading", **progress.facts())
 
-    async def _drain(self, api: HttpServer) -> None:
+    async def _drain(self, api: HttpServer, metrics: Metrics) -> None:
         """Go on serving until balancers have noticed; refuse what is new and give what runs its time; then end it.
 
         Cancelled when the last request is over, whenever that is.
@@ -173,6 +206,7 @@ class House:
         self.shutdown.refuse()
         await trio.sleep(limit_s)
         log_event("drain_limit", ended_requests=self.engine.num_open)
+        metrics.drain_forced(self.engine.num_open)
         self.engine.fail_all(
             StepFailed("the server had to stop before this answer was complete; send the request again")
         )

@@ -17,6 +17,7 @@ from tlserve.server.log import HTTP_LOGGER
 
 BACKLOG = 1024
 MAX_HEADER_BYTES = 32 * 1024
+HANDSHAKE_TIMEOUT_S = 10.0
 
 
 @frozen
@@ -81,6 +82,7 @@ class HttpConfig(Config):
         self.graceful_timeout = graceful_timeout_s
         self.h11_max_incomplete_size = MAX_HEADER_BYTES
         self.include_server_header = False
+        self.ssl_handshake_timeout = HANDSHAKE_TIMEOUT_S
         self.accesslog = None  # The request room writes the one line per request.
         self.errorlog = HTTP_LOGGER
         self.loglevel = "WARNING"

@@ -13,6 +13,7 @@ from tlserve.engine.load import ServedModel
 from tlserve.engine.messages import GenRequest
 from tlserve.openai.errors import context_length_exceeded, invalid
 from tlserve.openai.requests import Conversation, GenSpec, Prompt
+from tlserve.server.terms import Terms
 
 _CHOICE_STRIDE = 0x9E3779B97F4A7C15
 """Spreads the seeds of a request's further answers; odd, so that no two meet modulo 2**64."""
@@ -35,7 +36,7 @@ class Prepared:
     echoes: tuple[str, ...]
 
 
-def prepare(spec: GenSpec, model: ServedModel, *, priority: int) -> Prepared:
+def prepare(spec: GenSpec, model: ServedModel, *, terms: Terms) -> Prepared:
     """Turn ``spec`` into engine requests.
 
     Raises:
@@ -53,7 +54,10 @@ def prepare(spec: GenSpec, model: ServedModel, *, priority: int) -> Prepared:
             seed=seed + answer * _CHOICE_STRIDE,
             max_tokens=_max_tokens(spec, len(tokens), model),
             stop_ids=stop_ids,
-            priority=priority,
+            priority=terms.priority,
+            cache_salt=terms.cache_salt,
+            tenant=terms.tenant.name,
+            weight=terms.tenant.weight,
         )
         for tokens in prompts
         for answer in range(spec.n)

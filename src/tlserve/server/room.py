@@ -19,10 +19,31 @@ from attrs import define, field
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 
 from tlserve.openai.headers import request_id
+from tlserve.server.keys import ANYONE, Tenant
 from tlserve.server.log import log_event
 from tlserve.server.shutdown import Shutdown
 
 ROOM_KEY = "tlserve.room"
+
+
+@define(eq=False)
+class Timing:
+    """When the parts of a generation happened, on the clock of ``time.perf_counter``.
+
+    Attributes:
+        started_at: its first step; None while it waits.
+        first_token_at: its first token.
+        gaps: seconds between tokens of one choice, of all choices.
+        prompt_tokens: of all prompts.
+        completion_tokens: of all choices.
+
+    """
+
+    started_at: float | None = None
+    first_token_at: float | None = None
+    gaps: list[float] = field(factory=list, repr=False)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
 @define(eq=False)
@@ -36,7 +57,10 @@ class Room:
     stack: ExitStack = field(factory=ExitStack)
     status: int | None = None
     outcome: str | None = None
+    reason: str = ""
+    timing: Timing | None = None
     is_complete: bool = False
+    tenant: Tenant = ANYONE
     facts: dict[str, object] = field(factory=dict)
 
     def elapsed_ms(self) -> float:
@@ -52,6 +76,16 @@ class Room:
         if self.status is None or self.status >= 500:
             return "failed"
         return "rejected" if self.status >= 400 else "finished"
+
+    def final_reason(self) -> str:
+        """Why it was not answered: the code of its error, ``disconnect`` for a client that left, empty when it was answered."""
+        match self.final_outcome():
+            case "aborted":
+                return "disconnect"
+            case "rejected" | "failed":
+                return self.reason or "unknown"
+            case _:
+                return ""
 
 
 class RequestRooms:
@@ -117,6 +151,7 @@ class RequestRooms:
             path=room.path[:200],
             status=room.status,
             outcome=room.final_outcome(),
+            **({"reason": reason} if (reason := room.final_reason()) else {}),
             duration_ms=room.elapsed_ms(),
             **room.facts,
         )

@@ -95,11 +95,11 @@ class EventStream(ResponseBody):
     async def _wait_for_text(self) -> str:
         """The events of one piece, which may be none; or a ping, or the end."""
         with trio.move_on_after(self._ping_interval_s) as patience:
-            if self._answer.started_at is None:
+            if self._answer.timing.started_at is None:
                 patience.deadline = min(patience.deadline, self._start_deadline)
             piece = await self._answer.next_piece()
         if patience.cancelled_caught:
-            if self._answer.started_at is None and trio.current_time() >= self._start_deadline:
+            if self._answer.timing.started_at is None and trio.current_time() >= self._start_deadline:
                 raise no_capacity(waited_ms=self._queue_deadline_ms)
             return PING
         if piece is not None:

@@ -1,0 +1,36 @@
+"""Asks the probes of a server until its standard input ends, then prints how long they took: a process of its own, as kubelet is.
+
+Run with the health server's ``host:port``. Prints one JSON object: for each path the milliseconds of the 99th percentile.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import select
+import sys
+import time
+from statistics import quantiles
+
+PATHS = ("/healthz", "/readyz", "/metrics")
+PAUSE_S = 0.05
+
+
+def main(address: str) -> None:
+    """Ask each path in turn; a status that is not 200 ends it all."""
+    connection = http.client.HTTPConnection(address, timeout=10)
+    times: dict[str, list[float]] = {path: [] for path in PATHS}
+    while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+        for path in PATHS:
+            started = time.perf_counter()
+            connection.request("GET", path)
+            response = connection.getresponse()
+            response.read()
+            times[path].append((time.perf_counter() - started) * 1000)
+            if response.status != 200:
+                sys.exit(f"{path} answered {response.status}")
+    sys.stdout.write(json.dumps({path: round(quantiles(taken, n=100)[98], 1) for path, taken in times.items()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
