@@ -179,9 +179,7 @@ class Connection(TCPServer):
     async def _end(self) -> None:
         """End the connection after the last answer; who is in the middle of a request is listened to for a little longer."""
         current = self.protocol.current
-        self._is_ending = (
-            isinstance(current, Http1) and current.is_sending_body and not self.context.terminated.is_set()
-        )
+        self._is_ending = isinstance(current, Http1) and current.is_mid_request and not self.context.terminated.is_set()
         if self._is_ending:
             await self._say_end()
             self._reading.cancel()

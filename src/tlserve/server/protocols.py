@@ -69,9 +69,10 @@ class Http1(H11Protocol):
         self.connection = _Conversation(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
 
     @property
-    def is_sending_body(self) -> bool:
+    def is_mid_request(self) -> bool:
         """Whether the peer is in the middle of a request, or sends what is none."""
-        return self.connection.has_surplus or self.connection.their_state in (h11.SEND_BODY, h11.ERROR)
+        is_in_body = self.connection.their_state in (h11.SEND_BODY, h11.ERROR)
+        return is_in_body or self.has_partial_head or self.connection.has_surplus
 
     @property
     def has_partial_head(self) -> bool:
