@@ -100,6 +100,9 @@ class ServeConfig:
     )
     tls_certfile: Path | None = option(None, doc="certificate chain of the API port, PEM; unset: plain HTTP")
     tls_keyfile: Path | None = option(None, doc="private key of `tls_certfile`, PEM")
+    step_watchdog_s: float = option(
+        60.0, ge=0.1, doc="a step that takes longer than this makes /readyz say 503 `stalled` until it ends"
+    )
     metrics_compat: Literal["off", "vllm"] = option(
         "off", doc="`vllm` adds the metric names that endpoint pickers and scalers know, also on the API port"
     )

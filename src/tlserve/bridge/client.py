@@ -17,6 +17,7 @@ import trio
 
 from tlserve.bridge.mailroom import Mailroom
 from tlserve.bridge.messages import Command, Delivery, Embed, Stop, Submit
+from tlserve.bridge.pulse import Pulse
 from tlserve.bridge.ticket import Ticket
 from tlserve.bridge.worker import EngineLoop
 from tlserve.config import ServeConfig
@@ -40,6 +41,7 @@ class EngineClient:
         self._mailroom = Mailroom(self._inbox.put)
         self._ids = itertools.count(1)
         self._model: ServedModel | None = None
+        self._pulse = Pulse()
         self._news = trio.Event()
         self._settled = trio.Event()
         self._ended = trio.Event()
@@ -54,6 +56,10 @@ class EngineClient:
     def num_open(self) -> int:
         """Requests whose ticket is open."""
         return self._mailroom.num_open
+
+    def busy_s(self) -> float:
+        """Seconds that the engine has been at its present turn; 0.0 when it waits for work."""
+        return self._pulse.busy_s()
 
     def stats(self) -> EngineStats:
         """The engine's counters after its last step, with the requests that are still on their way to it."""
@@ -144,7 +150,7 @@ class EngineClient:
             token.run_sync_soon(self._mailroom.deliver, delivery)
 
         with closing(loaded.engine) as engine:
-            EngineLoop(engine, self._inbox, post, step_delay=config.step_delay).run()
+            EngineLoop(engine, self._inbox, post, step_delay=config.step_delay, pulse=self._pulse).run()
 
     async def _watch_thread(self, config: ServeConfig, load: Loader, released: trio.Event) -> None:
         """Run the engine thread; when it fails, fail its requests at once and the owner's block at its end."""

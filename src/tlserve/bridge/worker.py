@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tlserve.bridge.messages import Abort, Command, Delivery, Embed, Embedded, Event, Refused, Stop, Submit
+from tlserve.bridge.pulse import Pulse
 from tlserve.engine.engine import Engine
 from tlserve.engine.messages import Failed, Started
 from tlserve.errors import AdmitError, EngineDead, EngineError
@@ -25,6 +26,7 @@ class EngineLoop:
         inbox: filled from the loop thread; any number of commands between two steps.
         post: called at most once per turn, from the engine thread; must not block.
         step_delay: seconds slept after a step, to rehearse a slow model.
+        pulse: told when a turn begins and ends, for whoever watches.
     """
 
     def __init__(
@@ -34,11 +36,13 @@ class EngineLoop:
         post: Callable[[Delivery], None],
         *,
         step_delay: float = 0.0,
+        pulse: Pulse | None = None,
     ) -> None:
         self._engine = engine
         self._inbox = inbox
         self._post = post
         self._step_delay = step_delay
+        self._pulse = pulse or Pulse()
         self._events: list[Event] = []
         self._embeddings: dict[RequestId, Iterator[list[float] | None]] = {}
 
@@ -50,10 +54,12 @@ class EngineLoop:
         """
         self._post_turn()
         while self._take_commands():
+            self._pulse.begin()
             if self._embeddings:
                 self._embed_a_piece()
             if self._engine.has_work():
                 self._step()
+            self._pulse.end()
             self._post_turn()
 
     def _step(self) -> None:

@@ -22,20 +22,29 @@ from tlserve.server.shutdown import Shutdown
 class Readiness:
     """Whether new requests are welcome, and the words for it. Loop thread only."""
 
-    def __init__(self, engine: EngineClient, shutdown: Shutdown) -> None:
+    def __init__(self, engine: EngineClient, shutdown: Shutdown, *, watchdog_s: float) -> None:
         self._engine = engine
+        self._watchdog_s = watchdog_s
         self._shutdown = shutdown
         self._started_at = time.monotonic()
 
     @property
     def is_ready(self) -> bool:
-        """True when the model is loaded and warmed, the engine lives, and nobody has asked to stop."""
-        return self._engine.progress.phase is LoadPhase.READY and not self._shutdown.is_draining
+        """True when the model is loaded and warmed, the engine lives and gets on, and nobody has asked to stop."""
+        is_loaded = self._engine.progress.phase is LoadPhase.READY
+        return is_loaded and not self.is_stalled and not self._shutdown.is_draining
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether one step has taken longer than any step should; it may still end."""
+        return self._engine.busy_s() > self._watchdog_s
 
     def document(self) -> dict[str, object]:
         """The body of ``/readyz``: a status, the phase of loading, and how long the process has been up."""
         progress = self._engine.progress
         document: dict[str, object] = {"status": self._status(), **progress.facts()}
+        if self.is_stalled:
+            document["step_s"] = round(self._engine.busy_s(), 1)
         document["uptime_s"] = round(time.monotonic() - self._started_at, 1)
         return document
 
@@ -44,6 +53,8 @@ class Readiness:
             return "failed"
         if self._shutdown.is_draining:
             return "draining"
+        if self.is_stalled:
+            return "stalled"
         return "ready" if self.is_ready else "loading"
 
 

@@ -130,7 +130,7 @@ class House:
         )
 
     def _health_server(self, metrics: Metrics) -> HttpServer:
-        app = create_health_app(Readiness(self.engine, self.shutdown), self._exposition(metrics))
+        app = create_health_app(self._readiness(), self._exposition(metrics))
         rooms = RequestRooms(app, shutdown=self.shutdown, on_end=lambda _: None, is_logged=False)
         return HttpServer(
             rooms,
@@ -139,8 +139,11 @@ class House:
             limits=self._limits(MAX_PROBE_CONNECTIONS),
         )
 
+    def _readiness(self) -> Readiness:
+        return Readiness(self.engine, self.shutdown, watchdog_s=self.config.step_watchdog_s)
+
     def _exposition(self, metrics: Metrics) -> Callable[[], bytes]:
-        readiness = Readiness(self.engine, self.shutdown)
+        readiness = self._readiness()
         return lambda: metrics.text(is_ready=readiness.is_ready, is_draining=self.shutdown.is_draining)
 
     def _limits(self, max_connections: int) -> ConnectionLimits:
