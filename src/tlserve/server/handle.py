@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -33,6 +34,8 @@ def run(config: ServeConfig, *, load: Loader = load_engine) -> None:
         trio.run(partial(serve, config, shutdown, load=load), strict_exception_groups=True)
     except BaseExceptionGroup as group:
         raise first_of(group) from None
+    finally:
+        faulthandler.cancel_dump_traceback_later()  # Set by the drain, for the case that this line is never reached.
 
 
 def spawn(config: ServeConfig, *, wait: bool = True, load: Loader = load_engine) -> ServerHandle:

@@ -19,6 +19,7 @@ Sockets are bound before any of it, the model is loaded after all of it is up. T
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -44,6 +45,9 @@ from tlserve.server.shutdown import Shutdown
 
 _LOADING_LINE_S = 5.0
 """How often the log says how far a phase of loading is, in seconds."""
+
+_LAST_RESORT_S = 4.0
+"""How long after the drain limit the process ends by itself, whatever still hangs: with the stacks of all threads on stderr, exit code 1."""
 
 _LAST_WORDS_S = 1.0
 """How long ended streams have to send their error event before their connections are cut."""
@@ -205,6 +209,8 @@ class House:
             quiesce_s=quiesce_s,
             limit_s=limit_s,
         )
+        if self.config.handle_signals:  # The process is ours to end.
+            faulthandler.dump_traceback_later(quiesce_s + limit_s + _LAST_RESORT_S, exit=True)
         await trio.sleep(quiesce_s)
         self.shutdown.refuse()
         await trio.sleep(limit_s)
