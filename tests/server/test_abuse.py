@@ -250,10 +250,8 @@ def test_a_body_without_an_end_is_refused_at_the_limit(target: Server, *, is_chu
                 continue
         assert statuses(answer) == [413]
         connection.settimeout(10)
-        given_up_by = time.monotonic() + 10
         with pytest.raises(OSError, match=r"reset|Broken pipe|aborted"):
-            while time.monotonic() < given_up_by:
-                connection.sendall(piece)
+            send_for(10, connection, piece)
     assert sent < 2**24
 
 
@@ -295,6 +293,13 @@ def test_chunked_bodies_are_read(target: Server) -> None:
 
 
 # --- slow writers -----------------------------------------------------------------------------------------------------
+
+
+def send_for(seconds: float, connection: socket.socket, piece: bytes) -> None:
+    """Send the same again and again."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        connection.sendall(piece)
 
 
 def drip(connection: socket.socket, data: bytes, *, pause_s: float) -> bytes:
