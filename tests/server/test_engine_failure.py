@@ -40,6 +40,8 @@ def test_dead_engine_ends_the_server(serve: Serve, succ_dir: Path) -> None:
     gate = Gate()
     server = serve(succ_dir, load=gate, is_joined=False)
     gate.is_broken = True
+    for _ in range(2):  # One by one: a step that several requests share fails once.
+        assert server.chat("a", max_tokens=5).status_code == 500
 
     with ThreadPoolExecutor() as pool:
         plain = [pool.submit(server.chat, "a", max_tokens=5) for _ in range(3)]

@@ -54,6 +54,7 @@ def test_histograms_tell_of_what_was_started(serve: Serve, succ_dir: Path) -> No
     server = serve(succ_dir)
     for _ in range(2):
         server.chat("ab", max_tokens=5, temperature=0)
+    wait_until(lambda: server.metric("tlserve_request_duration_seconds_count") == 2)
     seen = samples(server)
     counts = {name: value for (name, labels), value in seen.items() if name.endswith("_count") and not labels}
     assert counts == {
@@ -86,6 +87,7 @@ def test_names_that_vllms_tools_know(serve: Serve, succ_dir: Path) -> None:
     """Behind a switch, with the model's name, and on the API port too; without it that port has no metrics."""
     server = serve(succ_dir, metrics_compat="vllm")
     server.chat("abc", max_tokens=2)
+    wait_until(lambda: server.metric("tlserve_request_duration_seconds_count") == 1)
     text = server.api.get("/metrics").text
     assert 'vllm:num_requests_running{model_name="succ"} 0.0' in text
     assert 'vllm:prompt_tokens_total{model_name="succ"} 3.0' in text
