@@ -41,6 +41,7 @@ ONLY_IN = {
     "quart_trio": {"server"},
     "hypercorn": {"server"},
     "prometheus_client": {"server"},
+    "opentelemetry": {"server"},
     "numba": {"kernels", "model", "decode"},
     "llvmlite": {"kernels"},
     "jinja2": {"text"},

@@ -27,6 +27,7 @@ from tlserve.schema import config_schema  # noqa: E402
 from tlserve.server.guard import Guard  # noqa: E402
 from tlserve.server.handle import run  # noqa: E402
 from tlserve.server.log import configure_logging  # noqa: E402
+from tlserve.server.tracing import check_tracing  # noqa: E402
 from tlserve.weights.progress import ProgressPrinter  # noqa: E402
 from tlserve.weights.pull import pull  # noqa: E402
 
@@ -59,6 +60,7 @@ def _serve(options: argparse.Namespace) -> None:
     config = _config_of(options)
     if options.check_config:
         Guard.of(config)
+        check_tracing(config)
         print(
             f"configuration is fine: model {config.model_id}, API {config.http_listen}, health {config.health_listen}"
         )

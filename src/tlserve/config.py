@@ -106,6 +106,10 @@ class ServeConfig:
     metrics_compat: Literal["off", "vllm"] = option(
         "off", doc="`vllm` adds the metric names that endpoint pickers and scalers know, also on the API port"
     )
+    tracing: Literal["off", "otlp"] = option(
+        "off",
+        doc="`otlp` sends a trace of each request to the collector that the `OTEL_*` variables name; needs `tlserve[otel]`",
+    )
     step_delay: float = option(
         0.0, ge=0, le=10, doc="seconds slept after every step; for rehearsals, never in production"
     )

@@ -142,7 +142,7 @@ class Tickets(RuleBasedStateMachine):
         """A client comes."""
         ids = [RequestId(self.next_id + offset) for offset in range(count)]
         self.next_id += count
-        self.tickets.append(self.mailroom.open_ticket(ids, max_events=3 * count))
+        self.tickets.append(self.mailroom.open_ticket(ids, max_events=100 * count))  # More than the steps of a run.
 
     @rule(pick=st.integers(0), last=st.booleans())
     def engine_says(self, pick: int, last: bool) -> None:  # noqa: FBT001

@@ -10,7 +10,8 @@ from tlserve.engine.messages import Failed, FinishReason, Started, TokenOut
 from tlserve.errors import StepFailed
 from tlserve.names import RequestId
 from tlserve.server.answer import Answer, CollectedChoice, collect
-from tlserve.server.room import Timing
+from tlserve.server.request_metrics import RequestMetrics
+from tlserve.server.timing import Timing
 from tlserve.text.byte_tokenizer import ByteTokenizer
 
 ONE, TWO = RequestId(1), RequestId(2)
@@ -28,7 +29,12 @@ async def answered(
     """The answer to two generations whose events had all come before anybody looked, and its choices."""
     ticket = Ticket([ONE, TWO], max_events=100, abort=lambda _: None, on_close=lambda _: None)
     answer = Answer(
-        ticket, ByteTokenizer(256), stops, wants_logprobs=True, timing=Timing(prompt_tokens=1), answers_per_prompt=share
+        ticket,
+        ByteTokenizer(256),
+        stops,
+        wants_logprobs=True,
+        timing=Timing(RequestMetrics(), asked_at=0.0, prompt_tokens=1),
+        answers_per_prompt=share,
     )
     for event in events:
         ticket.deliver(event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from functools import partial
@@ -31,11 +32,19 @@ Loader = Callable[[ServeConfig, Report], LoadedEngine]
 
 
 class EngineClient:
-    """What request handlers and probes may ask of the engine. Loop thread only; nothing here waits for the engine thread."""
+    """What request handlers and probes may ask of the engine. Loop thread only; nothing here waits for the engine thread.
+
+    Attributes:
+        progress: how far the model is.
+        failure: what ended the engine thread; None while it lives, and when it was asked to end.
+        load_s: seconds until the model was ready, fetching it included; None before that.
+    """
 
     def __init__(self, *, queue_capacity: int) -> None:
         self.progress = LoadProgress(LoadPhase.STARTING)
         self.failure: BaseException | None = None
+        self.load_s: float | None = None
+        self._created_at = time.perf_counter()
         self._queue_capacity = queue_capacity
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._mailroom = Mailroom(self._inbox.put)
@@ -119,6 +128,7 @@ class EngineClient:
 
     def _became_ready(self, model: ServedModel) -> None:
         self._model = model
+        self.load_s = time.perf_counter() - self._created_at
         self._progressed(LoadProgress(LoadPhase.READY))
         self._settled.set()
 

@@ -25,6 +25,9 @@ from tlserve.errors import (
 )
 from tlserve.openai.excerpt import excerpt
 
+DEADLINE_EXCEEDED = "deadline_exceeded"
+"""The code of a request that its client gave too little time."""
+
 ErrorKind = Literal["invalid_request_error", "rate_limit_error", "server_error"]
 
 
@@ -191,7 +194,7 @@ def no_capacity(*, waited_ms: int, retry_after: int = 1) -> ApiError:
 
 def deadline_exceeded(message: str) -> ApiError:
     """504: the client's own ``X-Request-Timeout-Ms`` has passed."""
-    return ApiError(504, "server_error", message, "X-Request-Timeout-Ms", "deadline_exceeded")
+    return ApiError(504, "server_error", message, "X-Request-Timeout-Ms", DEADLINE_EXCEEDED)
 
 
 def draining(*, retry_after: int = 1) -> ApiError:

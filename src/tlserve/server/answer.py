@@ -5,7 +5,6 @@ One code path for streamed and plain answers: the one sends each piece, the othe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -18,7 +17,7 @@ from tlserve.engine.messages import Failed, Started, TokenOut
 from tlserve.names import RequestId
 from tlserve.openai.errors import from_error
 from tlserve.openai.values import Alternative, Finish, TokenLogprob
-from tlserve.server.room import Timing
+from tlserve.server.timing import Timing
 from tlserve.text.stream import TextStream
 from tlserve.text.tokenizer import Tokenizer
 
@@ -85,9 +84,14 @@ class Answer:
         return sum(choice.num_tokens for choice in self._choices.values())
 
     @property
+    def finishes(self) -> list[Finish | None]:
+        """How each choice has ended; None for one that has not."""
+        return [choice.finish for choice in self._choices.values()]
+
+    @property
     def was_cut(self) -> bool:
         """Whether every choice has ended at its token limit."""
-        return all(choice.finish == "length" for choice in self._choices.values())
+        return set(self.finishes) == {"length"}
 
     async def wait_started(self) -> None:
         """Wait until the engine has begun with any choice. Cancelling the wait loses nothing.
@@ -118,7 +122,7 @@ class Answer:
             return None  # It was on its way before the engine heard of the stop string.
         match event:
             case Started():
-                self.timing.started_at = self.timing.started_at or event.at
+                self.timing.note_start(event.at)
                 if self._choices[event.id].index % self._answers_per_prompt == 0:
                     self.cached_tokens += event.cached_tokens
                 return None
@@ -134,7 +138,7 @@ class Answer:
     def _grow(self, token: TokenOut) -> Piece:
         choice = self._choices[token.id]
         choice.num_tokens += 1
-        self._note_time(choice)
+        choice.last_token_at = self.timing.note_token(choice.last_token_at)
         finish: Finish | None = None if token.finish is None else token.finish.value
         # An end token is no part of the answer, even where it has a text.
         text = "" if finish == "stop" else choice.stream.push(self._tokenizer.token_bytes(token.token))
@@ -145,14 +149,6 @@ class Answer:
             finish = "stop"
         choice.finish = finish
         return Piece(choice.index, text, finish, self._logprob(token) if self._wants_logprobs else None)
-
-    def _note_time(self, choice: _GrowingChoice) -> None:
-        now = time.perf_counter()
-        if choice.last_token_at is not None:
-            self.timing.gaps.append(now - choice.last_token_at)
-        choice.last_token_at = now
-        self.timing.first_token_at = self.timing.first_token_at or now
-        self.timing.completion_tokens += 1
 
     def _logprob(self, token: TokenOut) -> TokenLogprob:
         top = tuple(

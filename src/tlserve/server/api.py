@@ -16,6 +16,7 @@ from tlserve.openai.errors import draining, internal, loading, model_not_found
 from tlserve.server.deadline import Deadlines
 from tlserve.server.keys import KeyRing
 from tlserve.server.limits import BodyBudget
+from tlserve.server.request_metrics import RequestMetrics
 from tlserve.server.room import ROOM_KEY, Room
 from tlserve.server.shutdown import Shutdown
 
@@ -35,6 +36,7 @@ class Api:
     keys: KeyRing
     deadlines: Deadlines
     bodies: BodyBudget
+    metrics: RequestMetrics
     _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def work(self, function: Callable[[], T], *, body_bytes: int) -> T:

@@ -25,6 +25,7 @@ from tlserve.server.embed import embed
 from tlserve.server.generate import CHAT, COMPLETION, generate
 from tlserve.server.keys import KeyRing
 from tlserve.server.limits import BODIES_AT_ONCE, BodyBudget
+from tlserve.server.request_metrics import RequestMetrics
 from tlserve.server.responses import json_response, no_route
 from tlserve.server.room import Room
 from tlserve.server.shutdown import Shutdown
@@ -33,7 +34,13 @@ from tlserve.server.tokenize import tokenize
 
 
 def create_api_app(
-    config: ServeConfig, engine: EngineClient, shutdown: Shutdown, *, keys: KeyRing, deadlines: Deadlines
+    config: ServeConfig,
+    engine: EngineClient,
+    shutdown: Shutdown,
+    *,
+    keys: KeyRing,
+    deadlines: Deadlines,
+    metrics: RequestMetrics,
 ) -> QuartTrio:
     """The routes of the API over one engine."""
     app = QuartTrio("tlserve.api")
@@ -41,7 +48,8 @@ def create_api_app(
     app.config["MAX_CONTENT_LENGTH"] = config.max_body_bytes
     app.config["BODY_TIMEOUT"] = config.read_timeout_s
     app.config["RESPONSE_TIMEOUT"] = None  # A plain answer may take as long as a stream.
-    api = Api(config, engine, shutdown, keys, deadlines, BodyBudget(BODIES_AT_ONCE * config.max_body_bytes))
+    bodies = BodyBudget(BODIES_AT_ONCE * config.max_body_bytes)
+    api = Api(config, engine, shutdown, keys, deadlines, bodies, metrics)
     _add_keys(app, api)
     _add_generation(app, api)
     _add_texts(app, api)

@@ -53,10 +53,12 @@ class Distribution:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def family(self) -> HistogramMetricFamily:
-        """What a scrape shows: cumulative counts."""
+    def family(self, name: str | None = None, **labels: str) -> HistogramMetricFamily:
+        """What a scrape shows: cumulative counts; under another name and with labels where they are given."""
         buckets, total = [], 0
         for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
             total += count
             buckets.append((floatToGoString(bound), total))  # type: ignore[no-untyped-call]
-        return HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=self._sum)
+        family = HistogramMetricFamily(name or self._name, self._documentation, labels=list(labels))
+        family.add_metric(list(labels.values()), buckets, self._sum)
+        return family

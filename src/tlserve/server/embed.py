@@ -18,6 +18,7 @@ from tlserve.openai.errors import context_length_exceeded, from_error
 from tlserve.openai.requests import EmbeddingSpec
 from tlserve.server.api import Api
 from tlserve.server.deadline import Deadline
+from tlserve.server.operation import embedding
 from tlserve.server.prompt import text_tokens
 from tlserve.server.responses import json_response, tell_ignored
 from tlserve.server.room import Room
@@ -32,6 +33,7 @@ async def embed(api: Api, room: Room, spec: EmbeddingSpec, *, body_bytes: int, d
         ApiError: it was refused or failed.
     """
     model = api.model_for(spec.model)
+    room.operation = embedding(spec)
     inputs = await api.work(partial(_tokenize, spec, model), body_bytes=body_bytes)
     num_tokens = sum(map(len, inputs))
     room.facts.update(prompt_tokens=num_tokens)
@@ -40,6 +42,7 @@ async def embed(api: Api, room: Room, spec: EmbeddingSpec, *, body_bytes: int, d
         batch = inputs[first : first + api.config.queue_capacity]
         with api.engine.embed(batch) as ticket, api.deadlines.watch(ticket, deadline):
             vectors += await _collect(ticket)
+    api.metrics.embedded(num_tokens)
     document = embedding_list(model.id, vectors, prompt_tokens=num_tokens, encoding=spec.encoding_format)
     return tell_ignored(json_response(document), spec.ignored)
 

@@ -46,6 +46,13 @@ class EngineMetrics(Collector):
             stats.prefix_cache_hit_ratio,
         )
         yield CounterMetricFamily(
+            "tlserve_prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_cache_queries
+        )
+        yield CounterMetricFamily(
+            "tlserve_prefix_cache_hits", "Those of them that were found there.", stats.prefix_cache_hits
+        )
+        yield CounterMetricFamily("tlserve_steps", "Forward passes begun.", stats.steps_total)
+        yield CounterMetricFamily(
             "tl_engine_preemptions", "Sequences sent back to wait for blocks.", stats.preemptions_total
         )
         yield CounterMetricFamily(

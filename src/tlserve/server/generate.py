@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Literal
 
 import trio
 from attrs import define, frozen
@@ -19,17 +20,20 @@ from tlserve.openai.sse import CONTENT_TYPE, HEADERS
 from tlserve.openai.values import Usage
 from tlserve.server.answer import Answer, CollectedChoice, collect
 from tlserve.server.api import Api
+from tlserve.server.operation import generation
 from tlserve.server.prompt import Prepared, prepare
 from tlserve.server.responses import json_response, tell_ignored
-from tlserve.server.room import Room, Timing
+from tlserve.server.room import Room
 from tlserve.server.stream import EventStream
 from tlserve.server.terms import Terms
+from tlserve.server.timing import Timing
 
 
 @frozen
 class Shape:
     """How an endpoint writes its answers."""
 
+    operation: Literal["chat", "text_completion"]
     prefix: Prefix
     chunks: Callable[[Head, int, int], Chunks]
     document: Callable[[Head, Iterable[Choice], Usage], Document]
@@ -44,8 +48,8 @@ def _chat_chunks(head: Head, index: int, _: int) -> Chunks:
     return ChatChunks(head, index)
 
 
-CHAT = Shape("chatcmpl", _chat_chunks, chat_completion, ChatChunks.usage_event)
-COMPLETION = Shape("cmpl", _completion_chunks, text_completion, CompletionChunks.usage_event)
+CHAT = Shape("chat", "chatcmpl", _chat_chunks, chat_completion, ChatChunks.usage_event)
+COMPLETION = Shape("text_completion", "cmpl", _completion_chunks, text_completion, CompletionChunks.usage_event)
 
 
 async def generate(api: Api, room: Room, spec: GenSpec, shape: Shape, *, body_bytes: int, terms: Terms) -> Response:
@@ -56,11 +60,12 @@ async def generate(api: Api, room: Room, spec: GenSpec, shape: Shape, *, body_by
         TlserveError: as the engine or the template say.
     """
     model = api.model_for(spec.model)
+    room.operation = generation(shape.operation, spec)
     prepared = await api.work(partial(prepare, spec, model, terms=terms), body_bytes=body_bytes)
     _check_count(spec, len(prepared.requests), limit=api.config.queue_capacity)
     room.facts.update(stream=spec.stream, prompt_tokens=prepared.prompt_tokens)
+    room.timing = Timing(api.metrics, room.started_at, prepared.prompt_tokens)
     ticket = room.stack.enter_context(api.engine.submit(prepared.requests))
-    room.timing = Timing(prompt_tokens=prepared.prompt_tokens)
     room.stack.enter_context(api.deadlines.watch(ticket, terms.deadline))
     answer = Answer(
         ticket,
@@ -72,6 +77,7 @@ async def generate(api: Api, room: Room, spec: GenSpec, shape: Shape, *, body_by
     )
     room.stack.callback(_note_counts, room, answer)
     head = Head(new_id(shape.prefix), int(time.time()), model.id)
+    room.facts["id"] = head.id
     response = await _Reply(api.config, room, spec, shape, prepared, answer, head).send()
     return tell_ignored(response, spec.ignored)
 
@@ -164,12 +170,11 @@ class _Reply:
 
 def _note_counts(room: Room, answer: Answer) -> None:
     """Put into the request's log line what is known at its end, however it ended."""
-    room.facts.update(completion_tokens=answer.completion_tokens, cached_tokens=answer.cached_tokens)
+    room.facts.update(
+        completion_tokens=answer.completion_tokens,
+        cached_tokens=answer.cached_tokens,
+        finish=answer.finishes,
+        **answer.timing.milliseconds(),
+    )
     if answer.was_cut and room.outcome in (None, "finished"):
         room.outcome = "length"
-    timing = answer.timing
-    for name, moment in (("queue_ms", timing.started_at), ("first_token_ms", timing.first_token_at)):
-        if moment is not None:
-            room.facts[name] = round((moment - room.started_at) * 1000, 2)
-    if timing.gaps:
-        room.facts["ms_per_token"] = round(sum(timing.gaps) / len(timing.gaps) * 1000, 2)

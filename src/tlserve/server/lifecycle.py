@@ -3,16 +3,17 @@
 ::
 
     trio.run(serve)
-    └─ open_engine                       the engine thread; it outlives everything that may hold a ticket
-       └─ house (nursery)
-          ├─ health server               first up, last down
-          └─ watchers (nursery)
-             ├─ guard                    follows the files of API keys and certificate
-             ├─ deadlines                one task for each request that has one
-             ├─ signals                  SIGTERM or SIGINT begins the drain; a second one kills
-             ├─ engine                   an engine that fails begins the drain too
-             ├─ drain                    at the limit: ends what still runs, then cuts who no longer reads
-             └─ API server               a nursery per connection, inside it one per request, inside it a ticket
+    └─ open_tracing                         the exporter of traces, where there is one; it sends the last request's
+       └─ open_engine                       the engine thread; it outlives everything that may hold a ticket
+          └─ house (nursery)
+             ├─ health server               first up, last down
+             └─ watchers (nursery)
+                ├─ guard                    follows the files of API keys and certificate
+                ├─ deadlines                one task for each request that has one
+                ├─ signals                  SIGTERM or SIGINT begins the drain; a second one kills
+                ├─ engine                   an engine that fails begins the drain too
+                ├─ drain                    at the limit: ends what still runs, then cuts who no longer reads
+                └─ API server               a nursery per connection, inside it one per request, inside it a ticket
 
 Sockets are bound before any of it, the model is loaded after all of it is up. Teardown is the reverse of the indentation.
 """
@@ -42,6 +43,7 @@ from tlserve.server.log import log_event
 from tlserve.server.metrics import Metrics
 from tlserve.server.room import RequestRooms
 from tlserve.server.shutdown import Shutdown
+from tlserve.server.tracing import Trace, open_tracing
 
 _LOADING_LINE_S = 5.0
 """How often the log says how far a phase of loading is, in seconds."""
@@ -72,21 +74,22 @@ async def serve(
     """Serve until ``shutdown`` begins, from within or without; return when everything is down.
 
     Raises:
-        ConfigError: the API keys or the certificate cannot be used; nothing has been started then.
+        ConfigError: the API keys, the certificate or the tracing cannot be used; nothing has been started then.
         ListenError: an address cannot be bound; nothing else has been started then.
         StartupError: the model cannot be loaded (inside an ExceptionGroup).
         EngineDead: the engine gave up (inside an ExceptionGroup); open requests have been told.
     """
     guard = Guard.of(config)
-    with ExitStack() as sockets:
-        api_socket, health_socket = (
-            sockets.enter_context(closing(bind(text, what=what, send_timeout_s=config.send_timeout_s)))
-            for text, what in ((config.http_listen, "http_listen"), (config.health_listen, "health_listen"))
-        )
-        log_event("listening", api=str(api_socket.bound), health=str(health_socket.bound), model=config.model_id)
-        on_bound(Addresses(api_socket.reachable, health_socket.reachable))
-        async with open_engine(config, load) as engine:
-            await House(config, shutdown, guard, engine, api_socket, health_socket, on_ready).run()
+    async with open_tracing(config) as trace:
+        with ExitStack() as sockets:
+            api_socket, health_socket = (
+                sockets.enter_context(closing(bind(text, what=what, send_timeout_s=config.send_timeout_s)))
+                for text, what in ((config.http_listen, "http_listen"), (config.health_listen, "health_listen"))
+            )
+            log_event("listening", api=str(api_socket.bound), health=str(health_socket.bound), model=config.model_id)
+            on_bound(Addresses(api_socket.reachable, health_socket.reachable))
+            async with open_engine(config, load) as engine:
+                await House(config, shutdown, guard, engine, api_socket, health_socket, on_ready, trace).run()
     log_event("stopped", reason=shutdown.reason)
 
 
@@ -101,6 +104,7 @@ class House:
     api_socket: Listener
     health_socket: Listener
     on_ready: Callable[[], None]
+    trace: Trace | None
 
     async def run(self) -> None:
         """Live until the shutdown begins and the last request has ended."""
@@ -120,10 +124,18 @@ class House:
             self.shutdown.close()
 
     def _api_server(self, metrics: Metrics, deadlines: Deadlines) -> HttpServer:
-        app = create_api_app(self.config, self.engine, self.shutdown, keys=self.guard.keys, deadlines=deadlines)
+        app = create_api_app(
+            self.config,
+            self.engine,
+            self.shutdown,
+            keys=self.guard.keys,
+            deadlines=deadlines,
+            metrics=metrics.requests,
+        )
         if self.config.metrics_compat == "vllm":
             add_metrics(app, self._exposition(metrics))
-        rooms = RequestRooms(app, shutdown=self.shutdown, on_end=metrics.request_ended, is_logged=True)
+        on_end = (metrics.request_ended,) if self.trace is None else (metrics.request_ended, self.trace)
+        rooms = RequestRooms(app, shutdown=self.shutdown, on_end=on_end, is_logged=True)
         limit_s = self.config.drain_timeout_s + 2 * _LAST_WORDS_S
         return HttpServer(
             rooms,
@@ -135,7 +147,7 @@ class House:
 
     def _health_server(self, metrics: Metrics) -> HttpServer:
         app = create_health_app(self._readiness(), self._exposition(metrics))
-        rooms = RequestRooms(app, shutdown=self.shutdown, on_end=lambda _: None, is_logged=False)
+        rooms = RequestRooms(app, shutdown=self.shutdown, on_end=(), is_logged=False)
         return HttpServer(
             rooms,
             self.health_socket,

@@ -13,6 +13,8 @@ from typing import TextIO
 LOGGER = logging.getLogger("tlserve")
 HTTP_LOGGER = logging.getLogger("tlserve.http")
 """Hypercorn's; it has little to say that is not said here already."""
+TRACING_LOGGER = logging.getLogger("opentelemetry")
+"""OpenTelemetry's: a collector that does not answer."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -24,22 +26,31 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, object] = {
             "ts": stamp.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            **getattr(record, "fields", {}),
+            **_event(record),
         }
         if record.exc_info and record.exc_info[1] is not None:
-            line["error"] = repr(record.exc_info[1])
+            error = record.exc_info[1]
+            # Not its repr: that of a UnicodeError holds all of the text that it stumbled over.
+            line["error"] = f"{type(error).__name__}: {error}"
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+def _event(record: logging.LogRecord) -> dict[str, object]:
+    if record.name.startswith(TRACING_LOGGER.name):
+        return {"event": "tracing", "message": record.getMessage()}
+    return {"event": record.getMessage(), **getattr(record, "fields", {})}
+
+
 def configure_logging(stream: TextIO) -> None:
-    """Send every record of tlserve and of Hypercorn to ``stream`` as JSON lines."""
+    """Send every record of tlserve, of Hypercorn and of OpenTelemetry to ``stream`` as JSON lines."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
-    LOGGER.handlers = [handler]
+    for logger in (LOGGER, TRACING_LOGGER):
+        logger.handlers = [handler]
+        logger.propagate = False
     LOGGER.setLevel(logging.INFO)
-    LOGGER.propagate = False
+    TRACING_LOGGER.setLevel(logging.WARNING)
     HTTP_LOGGER.setLevel(logging.WARNING)
 
 

@@ -17,20 +17,10 @@ from tlserve.engine.messages import EngineStats
 from tlserve.server.engine_metrics import EngineMetrics, saturation
 from tlserve.server.request_metrics import RequestMetrics
 from tlserve.server.room import Room
+from tlserve.server.routes import route_of
 from tlserve.server.vllm_metrics import VllmMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-KNOWN_ROUTES = frozenset(
-    {
-        "/healthz",
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/embeddings",
-        "/v1/models",
-        "/v1/tokenize",
-    }
-)
 
 
 def metrics_text(stats: EngineStats) -> str:
@@ -41,20 +31,24 @@ def metrics_text(stats: EngineStats) -> str:
 
 
 class Metrics:
-    """Everything that one server exposes. Loop thread only."""
+    """Everything that one server exposes. Loop thread only.
+
+    Attributes:
+        requests: told of each request as it goes along.
+    """
 
     def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._config = config
         self._engine = engine
         self._registry = registry = CollectorRegistry()
-        self._sizes = RequestMetrics()
+        self.requests = RequestMetrics()
         registry.register(EngineMetrics(engine.stats))
-        registry.register(self._sizes)
+        registry.register(self.requests)
         ProcessCollector(registry=registry)
         if config.metrics_compat == "vllm":
-            registry.register(VllmMetrics(engine.stats, self._sizes, config.model_id))
-        self._requests = Counter(
+            registry.register(VllmMetrics(engine.stats, self.requests, config.model_id))
+        self._ends = Counter(
             "tlserve_requests",
             "Requests by route, by how they ended and, where they were not answered, why; each is counted once.",
             ["route", "outcome", "reason"],
@@ -70,15 +64,19 @@ class Metrics:
             "0 idle to 1 full: the greatest of the shares of queue places, sequence slots and KV blocks that are taken.",
             registry=registry,
         )
-        self._load = Gauge("tlserve_model_load_seconds", "How long the model took to load.", registry=registry)
+        self._load = Gauge(
+            "tlserve_model_load_seconds",
+            "How long the model took to load, fetching it included; 0 before that.",
+            registry=registry,
+        )
         build = {"version": version("tlserve"), "model": config.model_id}
         Info("tlserve_build", "What runs here.", registry=registry).info(build)
 
     def request_ended(self, room: Room) -> None:
         """Count one request of the API."""
-        route = room.path if room.path in KNOWN_ROUTES else "other"
-        self._requests.labels(route, room.final_outcome(), room.final_reason()).inc()
-        self._sizes.add(room)
+        self._ends.labels(route_of(room.path) or "other", room.final_outcome(), room.final_reason()).inc()
+        if room.timing is not None:
+            room.timing.note_end()
 
     def drain_forced(self, count: int) -> None:
         """Count answers that were broken off."""
@@ -89,6 +87,6 @@ class Metrics:
         self._ready.set(is_ready)
         self._draining.set(is_draining)
         self._saturation.set(saturation(self._engine.stats(), self._config))
-        if self._engine.model is not None:
-            self._load.set(float(str(self._engine.model.facts["load_s"])))
+        if self._engine.load_s is not None:
+            self._load.set(self._engine.load_s)
         return generate_latest(self._registry)

@@ -10,7 +10,7 @@ So what a request holds is entered on the room's ExitStack, which is unwound in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -18,32 +18,15 @@ import trio
 from attrs import define, field
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 
+from tlserve.openai.errors import DEADLINE_EXCEEDED
 from tlserve.openai.headers import request_id
 from tlserve.server.keys import ANYONE, Tenant
 from tlserve.server.log import log_event
+from tlserve.server.operation import Operation
 from tlserve.server.shutdown import Shutdown
+from tlserve.server.timing import Timing
 
 ROOM_KEY = "tlserve.room"
-
-
-@define(eq=False)
-class Timing:
-    """When the parts of a generation happened, on the clock of ``time.perf_counter``.
-
-    Attributes:
-        started_at: its first step; None while it waits.
-        first_token_at: its first token.
-        gaps: seconds between tokens of one choice, of all choices.
-        prompt_tokens: of all prompts.
-        completion_tokens: of all choices.
-
-    """
-
-    started_at: float | None = None
-    first_token_at: float | None = None
-    gaps: list[float] = field(factory=list, repr=False)
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 @define(eq=False)
@@ -53,11 +36,13 @@ class Room:
     request_id: str
     method: str
     path: str
+    headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
     started_at: float = field(factory=time.perf_counter)
     stack: ExitStack = field(factory=ExitStack)
     status: int | None = None
     outcome: str | None = None
     reason: str = ""
+    operation: Operation | None = None
     timing: Timing | None = None
     is_complete: bool = False
     tenant: Tenant = ANYONE
@@ -69,7 +54,7 @@ class Room:
 
     def final_outcome(self) -> str:
         """One word for how the request ended: what its handler said, or what its status and its completeness say."""
-        if not self.is_complete:
+        if not self.is_complete or self.reason == DEADLINE_EXCEEDED:
             return "aborted"
         if self.outcome is not None:
             return self.outcome
@@ -78,10 +63,13 @@ class Room:
         return "rejected" if self.status >= 400 else "finished"
 
     def final_reason(self) -> str:
-        """Why it was not answered: the code of its error, ``disconnect`` for a client that left, empty when it was answered."""
+        """Why it was not answered; empty when it was.
+
+        The code of its error; ``disconnect`` when the client left, ``deadline`` when the time that it gave was over.
+        """
         match self.final_outcome():
             case "aborted":
-                return "disconnect"
+                return "deadline" if self.reason == DEADLINE_EXCEEDED else "disconnect"
             case "rejected" | "failed":
                 return self.reason or "unknown"
             case _:
@@ -94,16 +82,16 @@ class RequestRooms:
     Args:
         app: the routes.
         shutdown: while it drains, every response says ``Connection: close``.
-        on_end: told every room when its request is over, in whatever way.
+        on_end: each is told every room when its request is over, in whatever way.
         is_logged: whether the requests of this server are worth a line each (those of probes are not).
     """
 
     def __init__(
-        self, app: ASGIFramework, *, shutdown: Shutdown, on_end: Callable[[Room], None], is_logged: bool
+        self, app: ASGIFramework, *, shutdown: Shutdown, on_end: Iterable[Callable[[Room], None]], is_logged: bool
     ) -> None:
         self._app = app
         self._shutdown = shutdown
-        self._on_end = on_end
+        self._on_end = tuple(on_end)
         self._is_logged = is_logged
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -112,13 +100,14 @@ class RequestRooms:
             await self._app(scope, receive, send)
             return
         given_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        room = Room(request_id(given_id or None), scope["method"], scope["path"])
+        room = Room(request_id(given_id or None), scope["method"], scope["path"], tuple(scope["headers"]))
         cast("dict[str, Any]", scope)[ROOM_KEY] = room
         try:
             with room.stack:
                 await self._app(scope, receive, self._furnished(room, send))
         finally:
-            self._on_end(room)
+            for tell in self._on_end:
+                tell(room)
             if self._is_logged:
                 self._write_line(room)
 
