@@ -126,6 +126,12 @@ def text_of(body: str) -> str:
     return "".join(choice["delta"].get("content", "") for chunk in chunks_of(body) for choice in chunk["choices"])
 
 
+def is_quiet(server: Server) -> bool:
+    """Whether the engine holds nothing for anybody: nothing runs, waits, or has a block."""
+    names = ("tl_engine_active_sequences", "tl_engine_queue_depth", 'tl_engine_kv_blocks{state="used"}')
+    return all(server.metric(name) == 0 for name in names)
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     """Poll, since a scrape is the only way to look into another thread's server."""
     deadline = time.monotonic() + seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import socket
 import struct
@@ -12,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support import Serve, Server, wait_until
+from support import Serve, Server, is_quiet, wait_until
+from wire import connect, request_bytes
 
 OUTCOMES = {
     "finished": ("finished", "length"),
@@ -22,31 +22,11 @@ OUTCOMES = {
 }
 
 
-def connect(server: Server) -> socket.socket:
-    """A bare connection to the API."""
-    host, port = server.handle.http_addr.split(":")
-    return socket.create_connection((host, int(port)), timeout=20)
-
-
-def request_bytes(*, headers: str = "", **fields: object) -> bytes:
-    """A chat request as it goes over the wire."""
-    body = json.dumps({"model": "succ", "messages": [{"role": "user", "content": "a"}], "temperature": 0, **fields})
-    return (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-    )
-
-
 def leave(connection: socket.socket, *, with_reset: bool) -> None:
     """Close it, politely or not."""
     if with_reset:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
-
-
-def is_quiet(server: Server) -> bool:
-    """Whether nothing runs, waits, or holds a block."""
-    names = ("tl_engine_active_sequences", "tl_engine_queue_depth", 'tl_engine_kv_blocks{state="used"}')
-    return all(server.metric(name) == 0 for name in names)
 
 
 def ended(server: Server) -> dict[str, float]:
@@ -71,7 +51,7 @@ def test_disc_01_disc_02_nobody_is_answered_who_has_left(
     """Twenty clients leave in the middle of long answers, awaited whole or streamed: in a second all is free again."""
     server = serve(succ_dir, step_delay=0.005)
     with ExitStack() as stack:
-        clients = [stack.enter_context(connect(server)) for _ in range(20)]
+        clients = [stack.enter_context(connect(server, timeout=20)) for _ in range(20)]
         for client in clients:
             client.sendall(request_bytes(stream=stream, max_tokens=4000))
         wait_until(lambda: server.metric("tl_engine_active_sequences") == 20)
@@ -87,7 +67,7 @@ def test_disc_05_leaving_at_the_very_end(serve: Serve, succ_dir: Path) -> None:
     server = serve(succ_dir)
     chance = random.Random(3)
     for number in range(200):
-        with connect(server) as client:
+        with connect(server, timeout=20) as client:
             client.sendall(request_bytes(stream=number % 2 == 0, max_tokens=1 + number % 3))
             if chance.random() < 0.7:
                 client.settimeout(chance.random() * 0.004 + 1e-4)
@@ -104,7 +84,7 @@ def test_disc_06_resets_in_the_middle_of_streams(serve: Serve, succ_dir: Path) -
     """Two hundred streams end with a reset after a byte: the server lives, its probes too, and none of it is a failure."""
     server = serve(succ_dir, step_delay=0.001)
     for _ in range(200):
-        with connect(server) as client:
+        with connect(server, timeout=20) as client:
             client.sendall(request_bytes(stream=True, max_tokens=500))
             assert client.recv(1)
             leave(client, with_reset=True)
@@ -133,7 +113,7 @@ def test_spc_20_a_half_closed_client_has_left(serve: Serve, succ_dir: Path) -> N
     server = serve(succ_dir)
     for stream in (False, True):
         for _ in range(20):
-            with connect(server) as client:
+            with connect(server, timeout=20) as client:
                 client.sendall(request_bytes(headers="Connection: close\r\n", stream=stream, max_tokens=5))
                 client.shutdown(socket.SHUT_WR)
                 answer = b"".join(iter(lambda: client.recv(65536), b""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 
@@ -10,15 +9,10 @@ import httpx
 import pytest
 
 from support import Serve, Server
+from wire import connect
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 CLOSING = GET + b"Connection: close\r\n\r\n"
-
-
-def connect(server: Server) -> socket.socket:
-    """A bare connection to the API."""
-    host, _, port = server.handle.http_addr.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), timeout=10)
 
 
 def talk(server: Server, data: bytes) -> bytes:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tlserve.decode.distribution import best, draw, log_normaliser
 from tlserve.decode.params import SamplingParams
+from tlserve.decode.passes import SPAN
 
 logits = st.floats(-30, 30, width=32) | st.sampled_from([0.0, 1.0, -math.inf])
 rows = st.lists(logits, min_size=1, max_size=40).filter(lambda row: max(row) > -math.inf)
@@ -132,3 +133,15 @@ def test_rounding_at_the_edge_of_a_partial_sum_draws_no_excluded_token() -> None
     for uniform in (sums[:-1] / sums[-1]).tolist():
         for near in (np.nextafter(uniform, 0), uniform, np.nextafter(uniform, 1)):
             assert logits[draw(logits, peak, SamplingParams(), float(near))] > -np.inf
+
+
+@pytest.mark.parametrize("size", [SPAN - 1, SPAN, 3 * SPAN])
+def test_rows_are_only_read(size: int) -> None:
+    """Whole spans are looked at in place, and stay as they were whatever is cut."""
+    row = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    before = row.copy()
+    params = SamplingParams(temperature=0.7, top_k=20, min_p=0.01, top_p=0.8)
+    log_normaliser(row, float(row.max()))
+    best(row, 5)
+    draw(row, float(row.max()), params, 0.5)
+    np.testing.assert_array_equal(row, before)

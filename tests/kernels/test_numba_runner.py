@@ -243,9 +243,9 @@ def bits_on(processor: str | None, weights: str, cache: Path) -> tuple[str, str]
 def test_bits_are_the_same_with_other_vector_instructions(tmp_path: Path) -> None:
     """AVX2, and plain code for any processor, compute what this machine computes: integers and floats alike."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
-        pytest.skip("needs an x86 processor")
+        pytest.skip("needs an x86 processor")  # Elsewhere numba cannot be told to compile for the two processors below.
     level, digest = bits_on(None, "q4", tmp_path)
     if level == "portable":
-        pytest.skip("this processor has no AVX2")
+        pytest.skip("this processor has no AVX2")  # It could not run the code that is to be compared; CI's has it.
     assert bits_on("haswell", "q4", tmp_path) == ("avx2", digest)
     assert bits_on("x86-64", "q4", tmp_path) == ("portable", digest)

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from support import Serve, Server, wait_until
+from wire import connect, read_all
 
 READ_TIMEOUT_S = 1.0
 OK = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -23,17 +24,6 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 def target(serve_shared: Serve, succ_dir: Path) -> Server:
     """A server that is impatient with slow writers, for all tests that leave nothing behind."""
     return serve_shared(succ_dir, read_timeout_s=READ_TIMEOUT_S, max_body_bytes=64 * 1024)
-
-
-def connect(server: Server, *, timeout: float = 10) -> socket.socket:
-    """A bare connection to the API."""
-    host, port = server.handle.http_addr.split(":")
-    return socket.create_connection((host, int(port)), timeout=timeout)
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Everything until the server closes."""
-    return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 def read_models(connection: socket.socket) -> bytes:

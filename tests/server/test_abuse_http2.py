@@ -16,7 +16,7 @@ import h2.events
 import h2.settings
 import pytest
 
-from support import Serve, Server, wait_until
+from support import Serve, Server, is_quiet, wait_until
 
 
 @attrs.define
@@ -111,11 +111,6 @@ def client(server: Server) -> Iterator[Client]:
     client = Client.to(server)
     yield client
     client.wire.close()
-
-
-def is_quiet(server: Server) -> bool:
-    """Whether the engine holds nothing for anybody."""
-    return server.metric("tl_engine_active_sequences") == server.metric('tl_engine_kv_blocks{state="used"}') == 0
 
 
 def test_many_streams_share_a_connection(server: Server, client: Client) -> None:

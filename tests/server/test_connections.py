@@ -9,36 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from quart import Quart
 
-from support import Serve, Server, text_of, wait_until
-
-
-def request_bytes(*, headers: str = "", **fields: Any) -> bytes:
-    """A chat request as it goes over the wire."""
-    body = json.dumps({"model": "succ", "messages": [{"role": "user", "content": "a"}], "temperature": 0, **fields})
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
-    return (head + body).encode()
-
-
-def connect(server: Server) -> socket.socket:
-    """A bare connection to the API."""
-    host, port = server.handle.http_addr.split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Everything until the server closes."""
-    return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def is_quiet(server: Server) -> bool:
-    """Whether the engine holds nothing for anybody."""
-    return server.metric("tl_engine_active_sequences") == server.metric('tl_engine_kv_blocks{state="used"}') == 0
+from support import Serve, Server, is_quiet, text_of, wait_until
+from wire import connect, read_all, request_bytes
 
 
 def test_keep_alive_limit_holds_after_a_request(serve: Serve, succ_dir: Path) -> None:

@@ -13,19 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support import Gate, Serve, Server, events_of, wait_until
+from support import Gate, Serve, Server, events_of, is_quiet, wait_until
 
 
 def ask(server: Server, limit_ms: int | str, **fields: object) -> httpx.Response:
     """A completion that may take so long."""
     body = {"model": server.model, "prompt": "a", "temperature": 0, **fields}
     return server.api.post("/v1/completions", json=body, headers={"X-Request-Timeout-Ms": str(limit_ms)})
-
-
-def is_quiet(server: Server) -> bool:
-    """Whether the engine holds nothing for anybody."""
-    names = ("tl_engine_active_sequences", 'tl_engine_kv_blocks{state="used"}', "tl_engine_queue_depth")
-    return all(server.metric(name) == 0 for name in names)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 from support import Serve, Server, text_of, wait_until
 from tlserve.server import listen
 from tlserve.server.watch import INTERVAL_S
+from wire import connect
 
 DATA = Path(__file__).parents[1] / "data" / "tls"
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -51,12 +52,6 @@ def is_served(server: Server, context: ssl.SSLContext) -> bool:
             return client.get("/v1/models").status_code == 200
         except httpx.ConnectError:
             return False
-
-
-def connect(server: Server) -> socket.socket:
-    """A bare TCP connection to the API."""
-    host, port = server.handle.http_addr.split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
 
 
 def test_answers_and_streams_come_through_tls(

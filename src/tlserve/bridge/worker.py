@@ -117,8 +117,6 @@ class EngineLoop:
         request_id, work = next(iter(self._embeddings.items()))
         try:
             vector = next(work)
-        except EngineDead:
-            raise
         except EngineError as error:
             self._events.append(Failed(request_id, error))
         else:

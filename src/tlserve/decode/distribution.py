@@ -54,7 +54,9 @@ def draw(row: Row, peak: float, params: SamplingParams, uniform: float) -> int:
 
 
 def _padded(row: Row) -> Row:
-    """A copy up to whole spans, with -inf behind the end."""
+    """The row up to whole spans, with -inf behind the end; itself where that is what it is, so it is only to be read."""
+    if len(row) % SPAN == 0:
+        return np.ascontiguousarray(row)
     padded = np.empty(-(-len(row) // SPAN) * SPAN, np.float32)
     padded[: len(row)] = row
     padded[len(row) :] = -np.inf

@@ -134,3 +134,8 @@ class EngineStats:
     drafted_tokens_total: int
     accepted_tokens_total: int
     steps_total: int
+
+    @property
+    def kv_used_share(self) -> float:
+        """The part of the pool that requests hold, 0.0 to 1.0; 0.0 where there is no pool."""
+        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0

@@ -36,7 +36,6 @@ class Piece:
 class _GrowingChoice:
     index: int
     stream: TextStream
-    num_tokens: int = 0
     last_token_at: float | None = None
     finish: Finish | None = None
 
@@ -81,7 +80,7 @@ class Answer:
     @property
     def completion_tokens(self) -> int:
         """Tokens generated so far over all choices, the end tokens and those of stop strings included."""
-        return sum(choice.num_tokens for choice in self._choices.values())
+        return self.timing.completion_tokens
 
     @property
     def finishes(self) -> list[Finish | None]:
@@ -137,7 +136,6 @@ class Answer:
 
     def _grow(self, token: TokenOut) -> Piece:
         choice = self._choices[token.id]
-        choice.num_tokens += 1
         choice.last_token_at = self.timing.note_token(choice.last_token_at)
         finish: Finish | None = None if token.finish is None else token.finish.value
         # An end token is no part of the answer, even where it has a text.

@@ -19,7 +19,7 @@ def saturation(stats: EngineStats, config: ServeConfig) -> float:
     shares = (
         stats.queue_depth / config.queue_capacity,
         stats.active_sequences / config.engine.max_batch,
-        stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0,
+        stats.kv_used_share,
     )
     return min(1.0, max(shares))
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 import trio
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from tlserve.bridge.client import EngineClient, Loader, open_engine
 from tlserve.config import ServeConfig
@@ -105,6 +105,10 @@ class House:
     health_socket: Listener
     on_ready: Callable[[], None]
     trace: Trace | None
+    _readiness: Readiness = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._readiness = Readiness(self.engine, self.shutdown, watchdog_s=self.config.step_watchdog_s)
 
     async def run(self) -> None:
         """Live until the shutdown begins and the last request has ended."""
@@ -146,7 +150,7 @@ class House:
         )
 
     def _health_server(self, metrics: Metrics) -> HttpServer:
-        app = create_health_app(self._readiness(), self._exposition(metrics))
+        app = create_health_app(self._readiness, self._exposition(metrics))
         rooms = RequestRooms(app, shutdown=self.shutdown, on_end=(), is_logged=False)
         return HttpServer(
             rooms,
@@ -155,12 +159,8 @@ class House:
             limits=self._limits(MAX_PROBE_CONNECTIONS),
         )
 
-    def _readiness(self) -> Readiness:
-        return Readiness(self.engine, self.shutdown, watchdog_s=self.config.step_watchdog_s)
-
     def _exposition(self, metrics: Metrics) -> Callable[[], bytes]:
-        readiness = self._readiness()
-        return lambda: metrics.text(is_ready=readiness.is_ready, is_draining=self.shutdown.is_draining)
+        return lambda: metrics.text(is_ready=self._readiness.is_ready, is_draining=self.shutdown.is_draining)
 
     def _limits(self, max_connections: int) -> ConnectionLimits:
         return ConnectionLimits(

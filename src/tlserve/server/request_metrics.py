@@ -18,13 +18,11 @@ class RequestMetrics(Collector):
     """What the engine has started, in seconds and tokens. Loop thread only.
 
     Attributes:
-        prompt_tokens_total: of the prompts of generations that were started.
         generated_tokens_total: of all answers so far.
         embedded_tokens_total: of the inputs of embeddings.
     """
 
     def __init__(self) -> None:
-        self.prompt_tokens_total = 0
         self.generated_tokens_total = 0
         self.embedded_tokens_total = 0
         self.queue_wait = Distribution(
@@ -45,11 +43,15 @@ class RequestMetrics(Collector):
         self.prompt = Distribution("tlserve_prompt_tokens", "Tokens of prompts, one value a request.", TOKENS)
         self.output = Distribution("tlserve_output_tokens", "Tokens of answers, one value a request.", TOKENS)
 
+    @property
+    def prompt_tokens_total(self) -> float:
+        """Of the prompts of generations that were started."""
+        return self.prompt.sum
+
     def started(self, *, queue_s: float, prompt_tokens: int) -> None:
         """A generation has had its first step."""
         self.queue_wait.add(queue_s)
         self.prompt.add(prompt_tokens)
-        self.prompt_tokens_total += prompt_tokens
 
     def first_token(self, seconds: float) -> None:
         """It has had its first token."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
 
 from quart import Response, request
 from quart_trio import QuartTrio
@@ -22,8 +21,8 @@ from tlserve.openai.errors import (
 )
 from tlserve.openai.headers import IGNORED, ignored_header
 from tlserve.openai.jsontext import to_json
+from tlserve.server.api import current_room
 from tlserve.server.log import log_failure
-from tlserve.server.room import ROOM_KEY, Room
 
 
 def json_response(document: object, *, status: int = 200) -> Response:
@@ -33,9 +32,7 @@ def json_response(document: object, *, status: int = 200) -> Response:
 
 def error_response(error: ApiError) -> Response:
     """The v1 error document, with the headers that belong to it; the request's room hears the reason."""
-    room: Room | None = cast("dict[str, Any]", request.scope).get(ROOM_KEY)
-    if room is not None:
-        room.reason = error.reason
+    current_room().reason = error.reason
     response = json_response(error.document(), status=error.status)
     response.headers.update(error.headers())
     return response

@@ -27,11 +27,10 @@ class VllmMetrics(Collector):
         yield from self._histograms()
 
     def _gauges(self, stats: EngineStats) -> Iterator[Metric]:
-        used = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
         for name, documentation, value in (
             ("vllm:num_requests_running", "Sequences that are running.", stats.active_sequences),
             ("vllm:num_requests_waiting", "Requests that wait.", stats.queue_depth),
-            ("vllm:kv_cache_usage_perc", "The share of KV blocks in use, 0 to 1.", used),
+            ("vllm:kv_cache_usage_perc", "The share of KV blocks in use, 0 to 1.", stats.kv_used_share),
         ):
             gauge = GaugeMetricFamily(name, documentation, labels=["model_name"])
             gauge.add_metric([self._model], value)
