@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from feeding import forward
 from tlserve.errors import EngineError, LoadCancelled
-from tlserve.model.batch import ForwardBatch, SequenceRows
+from tlserve.model.batch import SequenceRows
 from tlserve.model.load import load_runner
 from tlserve.model.matrix_format import WeightFormat
 from tlserve.model.numba_runner import NumbaRunner
@@ -59,14 +60,6 @@ def load() -> Iterator[Load]:
 
 def reference_of(name: str) -> Any:
     return json.loads((DATA / "models" / f"tiny-{name}" / "reference.json").read_text())
-
-
-def forward(runner: Any, sequences: Sequence[SequenceRows]) -> Floats:
-    batch = ForwardBatch.build(
-        sequences, vocab_size=runner.vocab_size, num_blocks=runner.num_blocks, block_size=runner.block_size
-    )
-    logits: Floats = runner.forward(batch)
-    return logits
 
 
 def in_chunks(runner: Any, ids: list[int], chunks: Sequence[int], blocks: list[int]) -> Floats:

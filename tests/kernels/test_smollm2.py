@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tlserve.model.batch import ForwardBatch, SequenceRows
+from feeding import forward
+from tlserve.model.batch import SequenceRows
 from tlserve.model.load import load_runner
 from tlserve.model.matrix_format import WeightFormat
 from tlserve.model.numba_runner import NumbaRunner
@@ -36,13 +37,6 @@ def load(path: Path, kernels: Any, weights: WeightFormat = "auto") -> ModelRunne
         threads=2,
         report=lambda _: None,
     )
-
-
-def forward(runner: ModelRunner, sequences: Sequence[SequenceRows]) -> NDArray[np.float32]:
-    batch = ForwardBatch.build(
-        sequences, vocab_size=runner.vocab_size, num_blocks=runner.num_blocks, block_size=runner.block_size
-    )
-    return runner.forward(batch)
 
 
 def logprobs(runner: ModelRunner, ids: list[int]) -> NDArray[np.float64]:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tlserve.model.batch import ForwardBatch, SequenceRows
+import feeding
+from tlserve.model.batch import SequenceRows
 from tlserve.model.load import load_runner
 from tlserve.model.runner import ModelRunner
 from tlserve.weights.checkpoint import open_checkpoint
@@ -57,17 +58,7 @@ def make_runner() -> Callable[..., ModelRunner]:
 @pytest.fixture(scope="session")
 def forward() -> Callable[[ModelRunner, Sequence[SequenceRows]], NDArray[np.float32]]:
     """One forward pass over some sequences: logits [R, vocab]."""
-
-    def run(runner: ModelRunner, sequences: Sequence[SequenceRows]) -> NDArray[np.float32]:
-        batch = ForwardBatch.build(
-            sequences,
-            vocab_size=runner.vocab_size,
-            num_blocks=runner.num_blocks,
-            block_size=runner.block_size,
-        )
-        return runner.forward(batch)
-
-    return run
+    return feeding.forward
 
 
 @pytest.fixture(scope="session")
