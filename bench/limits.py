@@ -18,7 +18,7 @@ from tlserve.kernels.buffers import aligned_zeros
 from tlserve.kernels.emit import f32, i16, i32
 from tlserve.kernels.jit import Kernel, instruction
 from tlserve.kernels.memory import put_f32
-from tlserve.kernels.quant_tile import LANES, multiply_add
+from tlserve.kernels.quant_tile import LANES, accumulate
 from tlserve.kernels.simd import load, splat, total
 from tlserve.kernels.tape import ROWS, STEP_FIELDS, Field, Op, Tape
 from tlserve.kernels.target import level_of, simd_level
@@ -110,8 +110,8 @@ def integer_chains(_typing: Any, _result: Any, _rounds: Any) -> Any:
         factor = emit.broadcast(b, b.trunc(args[1], i16), shorts.count)
 
         def add(before: Any) -> Any:
-            hidden = emit.pinned(b, factor, "v") if level == "avx512" else factor
-            return b.add(before, multiply_add(b, level, hidden, factor))
+            hidden = emit.pinned(b, factor, "v") if level.startswith("avx512") else factor
+            return accumulate(b, level, before, hidden, factor)
 
         _chains(b, args, ir.VectorType(i32, LANES[level].rows), add, b.add)
         return context.get_dummy_value()

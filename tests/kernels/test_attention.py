@@ -191,5 +191,7 @@ def test_every_partial_of_a_spread_context_has_one_tile() -> None:
     both, slots = plan_attention([0, 1, 2], [5000, 3000], tokens_per_tile=4, block_size=16, wanted=8, room=100)
     assert slots.tolist() == [[0, 0], [1, num_partials(5000, 16)]]
     assert sorted(set(both[:, 5] - 1)) == [0, num_partials(5000, 16)]
-    tight, none = plan_attention([0, 1], [5000], tokens_per_tile=4, block_size=16, wanted=8, room=39)
+    tight, none = plan_attention(
+        [0, 1], [5000], tokens_per_tile=4, block_size=16, wanted=8, room=num_partials(5000, 16) - 1
+    )
     assert (len(tight), len(none)) == (1, 0)

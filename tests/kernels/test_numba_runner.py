@@ -214,7 +214,14 @@ print(simd_level(), hashlib.sha256(logits.tobytes()).hexdigest())
 """
 
 
-FEATURES = {"haswell": "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2", "x86-64": "+sse2"}
+FEATURES = {
+    "cascadelake": "+avx512vnni,+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx512cd,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt",
+    "skylake-avx512": "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx512cd,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt",
+    "haswell": "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2",
+    "x86-64": "+sse2",
+}
+LEVELS = dict(zip(("avx512vnni", "avx512", "avx2", "portable"), FEATURES, strict=True))
+"""Every level, best first, and a processor that has it and nothing better."""
 
 
 def bits_on(processor: str | None, weights: str, cache: Path) -> tuple[str, str]:
@@ -234,11 +241,12 @@ def bits_on(processor: str | None, weights: str, cache: Path) -> tuple[str, str]
 
 
 def test_bits_are_the_same_with_other_vector_instructions(tmp_path: Path) -> None:
-    """AVX2, and plain code for any processor, compute what this machine computes: integers and floats alike."""
+    """All levels below this machine's, down to plain code for any processor, compute what it computes: integers and floats alike."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         pytest.skip("needs an x86 processor")  # Elsewhere numba cannot be told to compile for the two processors below.
     level, digest = bits_on(None, "q4", tmp_path)
     if level == "portable":
         pytest.skip("this processor has no AVX2")  # It could not run the code that is to be compared; CI's has it.
-    assert bits_on("haswell", "q4", tmp_path) == ("avx2", digest)
-    assert bits_on("x86-64", "q4", tmp_path) == ("portable", digest)
+    levels = list(LEVELS)
+    for lower in levels[levels.index(level) :]:
+        assert bits_on(LEVELS[lower], "q4", tmp_path) == (lower, digest)

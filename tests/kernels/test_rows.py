@@ -29,21 +29,30 @@ def test_norm_is_the_references(play: Play, random_rows: RandomRows, size: int) 
     """Also for rows that are no whole number of vectors."""
     x, weight = random_rows(5, size), random_rows(size)
     source, result = filled(x), RowBuffer.allocate(5, size)
-    place = (source.floats, source.stride, 0, with_slack(weight), size, -(-size // 16), 1e-5, None)
+    place = (source.floats, source.stride, with_slack(weight), size, -(-size // 16), 1e-5, None)
     play(norm.NORM, *place, result.floats, result.stride, None, None, 0, rows=5)
     np.testing.assert_allclose(result.floats[:, :size], reference.rms_norm(x, weight, 1e-5), rtol=2e-6, atol=1e-7)
     assert not result.floats[:, size:].any()
 
 
-def test_norm_joins_a_residual_and_picks_rows(play: Play, random_rows: RandomRows) -> None:
-    """Row i of the result is its own old value plus the norm of the picked row."""
-    x, weight, before = random_rows(6, 32), random_rows(32), random_rows(2, 32)
-    source, result, picked = filled(x), filled(before), np.array([1, 4], np.int32)
-    place = (source.floats, source.stride, 1, with_slack(weight), 32, 2, 1e-5, result.floats)
-    numbers = (result.floats, result.stride, None, None, 0)
-    play(norm.NORM, *place, *numbers, rows=2, step={LOGIT_ROW_IDS: picked})
-    expected = before + reference.rms_norm(x[picked], weight, 1e-5)
+def test_norm_joins_a_residual(play: Play, random_rows: RandomRows) -> None:
+    """A row of the result is its own old value plus the norm of the source's."""
+    x, weight, before = random_rows(3, 32), random_rows(32), random_rows(3, 32)
+    source, result = filled(x), filled(before)
+    place = (source.floats, source.stride, with_slack(weight), 32, 2, 1e-5, result.floats)
+    play(norm.NORM, *place, result.floats, result.stride, None, None, 0, rows=3)
+    expected = before + reference.rms_norm(x, weight, 1e-5)
     np.testing.assert_allclose(result.floats[:, :32], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wanted", [[0], [5], [1, 4], [0, 1, 2, 5], [0, 1, 2, 3, 4, 5]])
+def test_wanted_rows_move_to_the_front(play: Play, random_rows: RandomRows, wanted: list[int]) -> None:
+    """In place: none is overwritten before it was read."""
+    x = random_rows(6, 72)
+    rows = filled(x)
+    step = {LOGIT_ROW_IDS: np.array(wanted, np.int32)}
+    play(norm.PICK, rows.floats, rows.stride, 5, rows=len(wanted), rows_per_tile=6, step=step)
+    np.testing.assert_array_equal(rows.floats[: len(wanted), :72], x[wanted])
 
 
 def test_rounding_keeps_sixteen_bits_of_a_group(play: Play, random_rows: RandomRows) -> None:
@@ -54,7 +63,7 @@ def test_rounding_keeps_sixteen_bits_of_a_group(play: Play, random_rows: RandomR
     source.floats[:, :96] = x
     assert source.quantised is not None
     assert source.scales is not None
-    place = (source.floats, source.stride, *[0] * 8, source.quantised, source.scales, source.groups)
+    place = (source.floats, source.stride, *[0] * 7, source.quantised, source.scales, source.groups)
     play(norm.ROUND_ROWS, *place, rows=3)
     scale = source.scales[:, 0, :, None].astype(np.float64)
     rounded = source.quantised.reshape(3, 3, 32) * scale

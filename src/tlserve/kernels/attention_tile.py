@@ -30,7 +30,12 @@ class Limits:
     value_rows: int
 
 
-LIMITS: dict[Level, Limits] = {"avx512": Limits(8, 8), "avx2": Limits(2, 2), "portable": Limits(2, 2)}
+LIMITS: dict[Level, Limits] = {
+    "avx512vnni": Limits(8, 8),
+    "avx512": Limits(8, 8),
+    "avx2": Limits(2, 2),
+    "portable": Limits(2, 2),
+}
 
 
 def _elements(b: Any, address: Any, size: int) -> Any:

@@ -15,6 +15,7 @@ def all_kernels() -> tuple[Kernel, ...]:
         norm.NORM,
         norm.ADD,
         norm.ROUND_ROWS,
+        norm.PICK,
         kv.STORE_KV,
         attention.ATTEND,
         attention.MERGE,

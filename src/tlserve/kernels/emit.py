@@ -82,13 +82,14 @@ def prefetch(builder: Any, address: Any, *, locality: int) -> None:
     builder.call(function, [pointer(builder, address, i8), i32(0), i32(locality), i32(1)])
 
 
-def pinned(builder: Any, vector: Any, constraint: str) -> Any:
-    """The same vector, computed here and now: an empty assembler statement that the optimiser cannot look into.
+def pinned(builder: Any, value: Any, constraint: str) -> Any:
+    """The same value, computed here and now: an empty assembler statement that the optimiser cannot look into.
 
-    Without it LLVM hoists every unpacked weight of a tile to its top and spills them.
+    Without it LLVM hoists every unpacked weight of a tile to its top and spills them. ``constraint`` is the assembler's letter
+    for a register: r, or x or v for vectors.
     """
-    kind = ir.FunctionType(vector.type, [vector.type])
-    return builder.asm(kind, "", f"={constraint},0", [vector], side_effect=True)
+    kind = ir.FunctionType(value.type, [value.type])
+    return builder.asm(kind, "", f"={constraint},0", [value], side_effect=True)
 
 
 class Loop:

@@ -93,8 +93,11 @@ def store_kv(op: Any, step: Any, tile: int, member: int) -> None:
         cosines, sines = op[COSINES] + position * 2 * dim, op[SINES] + position * 2 * dim
         heads = op[QKV] + row * op[QKV_STRIDE]
         for head in range(op[QUERY_HEADS]):
-            _turn(heads + 4 * dim * head, dim, op[QUERY_NORM], eps, cosines, sines, query_scale, head_copy)
-            _copy(head_copy, dim, heads + 4 * dim * head)
+            query = heads + 4 * dim * head
+            turned = query if op[QUERY_NORM] == 0 else head_copy
+            _turn(query, dim, op[QUERY_NORM], eps, cosines, sines, query_scale, turned)
+            if turned != query:
+                _copy(turned, dim, query)
         keys = heads + 4 * dim * op[QUERY_HEADS]
         table = step[BLOCK_TABLES] + 4 * step[TABLE_STRIDE] * get_i32(step[SEQUENCE_OF_ROW] + 4 * row)
         block = get_i32(table + 4 * (position // op[BLOCK_SIZE]))
@@ -114,17 +117,24 @@ def _turn(
 ) -> None:
     """Rotary embedding, half-split, of one head of ``dim`` elements, after its norm if ``weight`` is not 0; then scale.
 
-    The result's elements beyond dim, up to whole vectors, must be zero already.
+    The result may be x itself if there is no norm. Its elements beyond dim, up to whole vectors, must be zero already if there is one.
     """
     source = x
     if weight != 0:
         _copy(x, dim, result)
-        factor = inverse_rms(result, (dim + 15) // 16, dim, eps)
-        for i in range(dim):
-            put_f32(result + 4 * i, get_f32(result + 4 * i) * factor * get_f32(weight + 4 * i))
+        vectors = (dim + 15) // 16
+        factor = splat(inverse_rms(result, vectors, dim, eps))
+        for i in range(0, 16 * vectors, 16):
+            store(result + 4 * i, load(result + 4 * i) * factor * load(weight + 4 * i))
         source = result
     half = dim // 2
-    for i in range(half):
+    whole = half // 16 * 16
+    for i in range(0, whole, 16):
+        lows, highs = load(source + 4 * i), load(source + 4 * (half + i))
+        cos, sin = load(cosines + 4 * i), load(sines + 4 * i)
+        store(result + 4 * i, (lows * cos - highs * sin) * splat(scale))
+        store(result + 4 * (half + i), (highs * cos + lows * sin) * splat(scale))
+    for i in range(whole, half):
         low, high = get_f32(source + 4 * i), get_f32(source + 4 * (half + i))
         cosine, sine = get_f32(cosines + 4 * i), get_f32(sines + 4 * i)
         put_f32(result + 4 * i, (low * cosine - high * sine) * scale)
@@ -133,7 +143,10 @@ def _turn(
 
 @jit
 def _copy(source: int, count: int, result: int) -> None:
-    for i in range(count):
+    whole = count // 16 * 16
+    for i in range(0, whole, 16):
+        store(result + 4 * i, load(source + 4 * i))
+    for i in range(whole, count):
         put_f32(result + 4 * i, get_f32(source + 4 * i))
 
 

@@ -1,4 +1,4 @@
-"""RMS norm of rows, with an optional residual, and rounding of what goes into an integer linear.
+"""RMS norm of rows, with an optional residual, rounding of what goes into an integer linear, and picking rows.
 
 Invariant: the squares of a row are added in sixteen lanes and one fixed tree.
 """
@@ -21,7 +21,6 @@ from tlserve.kernels.tape import EXTENT, LOGIT_ROW_IDS, ROWS_PER_TILE
 (
     SOURCE,  # float32 [M, stride]
     SOURCE_STRIDE,  # in bytes
-    PICK,  # 1: row i of the result is made of source row logit_rows[i]
     WEIGHT,  # float32 [VECTORS * 16]; zeros beyond SIZE
     SIZE,  # elements of a row
     VECTORS,  # vectors of sixteen in a row
@@ -32,22 +31,24 @@ from tlserve.kernels.tape import EXTENT, LOGIT_ROW_IDS, ROWS_PER_TILE
     QUANTISED,  # int16 [M, groups * 32], or 0
     SCALES,  # float32 [M, 2, groups]
     GROUPS,
-) = range(4, 17)
+) = range(4, 16)
 """The fields of a norm operation, and of a rounding one (which uses SOURCE, SOURCE_STRIDE and the last three)."""
 
 ADD_SOURCE, ADD_STRIDE, ADD_RESULT, ADD_VECTORS = range(4, 8)
 """The fields of an add operation: rows, their distance in bytes, rows, vectors of sixteen in a row."""
+
+PICK_ROWS_OF, PICK_STRIDE, PICK_VECTORS = range(4, 7)
+"""The fields of a picking operation: rows, their distance in bytes, vectors of sixteen in a row."""
 
 
 def norm(op: Any, step: Any, tile: int, _member: int) -> None:
     """Result = addend + source / rms(source) * weight, and its rounded form."""
     first = tile * op[ROWS_PER_TILE]
     for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
-        picked = get_i32(step[LOGIT_ROW_IDS] + 4 * row) if op[PICK] else row
-        result = op[RESULT] + row * op[RESULT_STRIDE]
-        factor = inverse_rms(op[SOURCE] + picked * op[SOURCE_STRIDE], op[VECTORS], op[SIZE], float_of_bits(op[EPS]))
+        source, result = op[SOURCE] + row * op[SOURCE_STRIDE], op[RESULT] + row * op[RESULT_STRIDE]
+        factor = inverse_rms(source, op[VECTORS], op[SIZE], float_of_bits(op[EPS]))
         addend = op[ADDEND] + row * op[RESULT_STRIDE] if op[ADDEND] != 0 else 0
-        _scale_row(op[SOURCE] + picked * op[SOURCE_STRIDE], factor, op[WEIGHT], addend, result, op[VECTORS])
+        _scale_row(source, factor, op[WEIGHT], addend, result, op[VECTORS])
         if op[QUANTISED] != 0:
             quantise_row(result, op[GROUPS], op[QUANTISED] + row * op[GROUPS] * 64, op[SCALES] + row * op[GROUPS] * 8)
 
@@ -91,6 +92,19 @@ def add(op: Any, step: Any, tile: int, _member: int) -> None:
             store(op[ADD_RESULT] + at, load(op[ADD_RESULT] + at) + load(op[ADD_SOURCE] + at))
 
 
+def pick(op: Any, step: Any, _tile: int, _member: int) -> None:
+    """Row i becomes row logit_rows[i], in place.
+
+    The rows that are wanted ascend, so none is overwritten before it was read, if one tile does it all.
+    """
+    for row in range(step[op[EXTENT]]):
+        source = op[PICK_ROWS_OF] + get_i32(step[LOGIT_ROW_IDS] + 4 * row) * op[PICK_STRIDE]
+        result = op[PICK_ROWS_OF] + row * op[PICK_STRIDE]
+        for i in range(op[PICK_VECTORS]):
+            store(result + 64 * i, load(source + 64 * i))
+
+
 ADD = Kernel(add)
 NORM = Kernel(norm)
 ROUND_ROWS = Kernel(round_rows)
+PICK = Kernel(pick)

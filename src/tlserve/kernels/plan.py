@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tlserve.kernels.kv import KEYS_PER_CHUNK
 from tlserve.kernels.softmax import PARTIAL_CHUNKS
 
-SPLIT_FROM = 4
+SPLIT_FROM = 2
 """A piece of a spread context has at least this many partials."""
 
 

@@ -8,7 +8,7 @@ A *record* holds one group of 32 inputs for 16 output rows (a *block*), in the o
 
 Each 64-byte vector has 32 lanes of 16 bits, two for each row: inputs 2p and 2p + 1. A lane holds four nibbles (or two
 signed bytes), those of pairs p, p + 1, .., so a shift and a mask yield sixteen rows x two inputs, ready for the
-multiply-add of 16-bit pairs (vpmaddwd) against a broadcast pair of activations. Activations are int16 with one scale
+multiply-add of 16-bit pairs (vpmaddwd, or vpdpwssd, which adds to the sum too) against a broadcast pair of activations. Activations are int16 with one scale
 per group, so the sum of a group is exact in int32: 32 * 32767 * 128 < 2**31. Per group follow one conversion and two FMAs:
 
     y[row] += sum(w x) * (scale[row] * x_scale) + minimum[row] * x_sum,    x_sum = x_scale * sum(x)
@@ -91,7 +91,8 @@ class Lanes:
     Attributes:
         rows: rows per vector: 16 (zmm) or 8 (ymm).
         tokens: tokens per tile; more would spill registers.
-        constraint: the assembler's letter for a vector register, or none to leave scheduling to LLVM.
+        constraint: the assembler's letter for a vector register, which ties the sums of a tile to their place; none where LLVM
+            schedules well by itself.
 
     """
 
@@ -101,6 +102,7 @@ class Lanes:
 
 
 LANES: dict[Level, Lanes] = {
+    "avx512vnni": Lanes(16, 8, None),
     "avx512": Lanes(16, 8, "v"),
     "avx2": Lanes(8, 4, "x"),
     "portable": Lanes(8, 4, None),
@@ -149,8 +151,18 @@ def quant_tile(
     return types.void(bits, half, factors, tokens, *([types.int64] * 8)), codegen
 
 
-def multiply_add(b: Any, level: Level, x: Any, y: Any) -> Any:
-    """x[2i] * y[2i] + x[2i + 1] * y[2i + 1] in int32, of two vectors of int16."""
+def accumulate(b: Any, level: Level, before: Any, x: Any, y: Any) -> Any:
+    """before[i] + x[2i] * y[2i] + x[2i + 1] * y[2i + 1] in int32, of two vectors of int16; ``before`` None: zeros."""
+    if level == "avx512vnni":
+        kind = ir.VectorType(i32, x.type.count // 2)
+        start = emit.constant(kind, 0) if before is None else before
+        return emit.call(b, "llvm.x86.avx512.vpdpwssd.512", kind, [start, b.bitcast(x, kind), b.bitcast(y, kind)])
+    product = _products(b, level, x, y)
+    return product if before is None else b.add(before, product)
+
+
+def _products(b: Any, level: Level, x: Any, y: Any) -> Any:
+    """x[2i] * y[2i] + x[2i + 1] * y[2i + 1] in int32."""
     rows = x.type.count // 2
     kind = ir.VectorType(i32, rows)
     if level == "avx512":
@@ -173,7 +185,9 @@ class _Tile:
         self.records, self.groups, x, x_scales, y, self.y_stride, addend, self.addend_stride = args
         token = [i64(first + t) for t in range(tokens)]
         x_stride, scale_stride = emit.times(b, self.groups, 2 * GROUP), emit.times(b, self.groups, 8)
-        self.x = [emit.offset(b, x, b.mul(x_stride, t)) for t in token]
+        # Known to be equally far apart, they would be computed one from the other, load after load: a chain that takes longer than
+        # the products.
+        self.x = [emit.pinned(b, emit.offset(b, x, b.mul(x_stride, t)), "r") for t in token]
         self.x_scales = [emit.offset(b, x_scales, b.mul(scale_stride, t)) for t in token]
         self.y = [emit.offset(b, y, b.mul(self.y_stride, t)) for t in token]
         self.addend = [emit.offset(b, addend, b.mul(self.addend_stride, t)) for t in token]
@@ -215,9 +229,7 @@ class _Tile:
                     pair = emit.load(b, emit.offset(b, x[t], 4 * (fields * vector + field)), i32)
                     activations = b.bitcast(emit.broadcast(b, pair, self.lanes.rows), self.short_kind)
                     for part in self.parts:
-                        product = multiply_add(b, self.level, weights[part], activations)
-                        before = sums.get((part, t))
-                        sums[part, t] = product if before is None else b.add(before, product)
+                        sums[part, t] = accumulate(b, self.level, sums.get((part, t)), weights[part], activations)
             if self.lanes.constraint and len(self.cells) > 1:
                 sums = {cell: emit.pinned(b, value, self.lanes.constraint) for cell, value in sums.items()}
         return sums

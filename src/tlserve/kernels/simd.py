@@ -205,6 +205,16 @@ def highest(_typing: Any, _vector: Any) -> Any:
 
 
 @instruction
+def first(_typing: Any, _vector: Any) -> Any:
+    """Lane 0."""
+
+    def codegen(_context: Any, b: Any, _signature: Any, args: Any) -> Any:
+        return b.extract_element(args[0], i32(0))
+
+    return types.float32(F32x16), codegen
+
+
+@instruction
 def where_between(_typing: Any, _vector: Any, _keys: Any, _low: Any, _high: Any, _otherwise: Any) -> Any:
     """The vector in lanes whose key is from ``low`` to ``high``, both included, the scalar ``otherwise`` in all others."""
 

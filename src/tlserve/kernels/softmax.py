@@ -15,9 +15,9 @@ import numpy as np
 from tlserve.kernels.jit import jit
 from tlserve.kernels.kv import KEYS_PER_CHUNK
 from tlserve.kernels.memory import get_f32, put_f32
-from tlserve.kernels.simd import LOG2_E, exp2, fma, greater, highest, load, splat, store, total, where_between
+from tlserve.kernels.simd import LOG2_E, exp2, first, fma, greater, highest, load, splat, store, total, where_between
 
-PARTIAL_CHUNKS = 8
+PARTIAL_CHUNKS = 16
 
 SCORE_STRIDE = 4 * KEYS_PER_CHUNK * PARTIAL_CHUNKS
 """Bytes of a row of scores."""
@@ -38,20 +38,29 @@ def softmax_row(
         score = load(scores + 64 * i)
         if cap > np.float32(0.0):
             score = _capped(score, cap)
-        score = where_between(score, load(keys + 64 * i), first_seen, position, HIDDEN)
+        if not _sees_all(keys + 64 * i, first_seen, position):
+            score = where_between(score, load(keys + 64 * i), first_seen, position, HIDDEN)
         store(scores + 64 * i, score)
         peaks = greater(score, peaks)
     maximum = highest(peaks)
     sums = splat(np.float32(0.0))
     for i in range(chunks):
-        seen = load(keys + 64 * i)
         power = exp2(load(scores + 64 * i) - splat(maximum))
-        power = where_between(power, seen, first_seen, position, np.float32(0.0))
         share = power * load(keys + SCORE_STRIDE + 64 * i)
-        store(scores + 64 * i, where_between(share, seen, first_seen, position, np.float32(0.0)))
+        if not _sees_all(keys + 64 * i, first_seen, position):
+            seen = load(keys + 64 * i)
+            power = where_between(power, seen, first_seen, position, np.float32(0.0))
+            share = where_between(share, seen, first_seen, position, np.float32(0.0))
+        store(scores + 64 * i, share)
         sums = sums + power
     put_f32(numbers, maximum)
     put_f32(numbers + 4, total(sums))
+
+
+@jit
+def _sees_all(positions: int, first_seen: np.float32, position: np.float32) -> bool:
+    """Whether a row sees all sixteen keys of a chunk: their positions ascend, and nowhere is beyond every row."""
+    return bool(get_f32(positions) >= first_seen and get_f32(positions + 60) <= position)
 
 
 @jit
@@ -66,9 +75,12 @@ def _capped(score: Any, cap: np.float32) -> Any:
 def merge_row(totals: int, numbers: int, mixed: int, maximum: np.float32, weight: np.float32, wide: int) -> None:
     """Add a partial to a row's totals; ``numbers``: the totals' maximum and sum."""
     before = get_f32(numbers)
-    after = max(before, maximum)
-    keep, join = exp2(splat(before - after)), exp2(splat(maximum - after))
+    keep = join = splat(np.float32(1.0))
+    if maximum <= before:
+        join = exp2(splat(maximum - before))
+    else:
+        keep = exp2(splat(before - maximum))
+        put_f32(numbers, maximum)
     for i in range(0, wide, 16):
         store(totals + 4 * i, fma(load(mixed + 4 * i), join, load(totals + 4 * i) * keep))
-    put_f32(numbers, after)
-    put_f32(numbers + 4, highest(fma(splat(weight), join, splat(get_f32(numbers + 4)) * keep)))
+    put_f32(numbers + 4, first(fma(splat(weight), join, splat(get_f32(numbers + 4)) * keep)))

@@ -2,7 +2,7 @@
 
 The answer comes from the processor that numba compiles for (NUMBA_CPU_NAME and NUMBA_CPU_FEATURES can say another one),
 because that is also what numba's cache on disk is keyed by. All levels compute the same bits: they differ only in how
-many lanes one instruction has.
+many lanes one instruction has, and how many instructions a product takes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from numba.core.registry import cpu_target
 
-Level = Literal["avx512", "avx2", "portable"]
+Level = Literal["avx512vnni", "avx512", "avx2", "portable"]
 
 AVX512 = ("+avx512f", "+avx512bw", "+avx512vl")
+VNNI = "+avx512vnni"
 AVX2 = ("+avx2", "+fma", "+f16c")
 
 
@@ -27,7 +28,7 @@ def level_of(context: Any) -> Level:
     _triple, _name, features = context.codegen().magic_tuple()
     present = set(features.split(","))
     if present.issuperset(AVX512):
-        return "avx512"
+        return "avx512vnni" if VNNI in present else "avx512"
     return "avx2" if present.issuperset(AVX2) else "portable"
 
 

@@ -88,11 +88,15 @@ class Program:
             self._attention(number, layer, qkv, mixed)
             self._round(mixed)
             self._join(mixed, layer.out, layer.attention_post_norm, branch, hidden)
-            self._norm(hidden, layer.mlp_norm, normed)
-            self._linear(normed, layer.gate_up, gate_up)
-            self._gate(gate_up, gated)
-            self._join(gated, layer.down, layer.mlp_post_norm, branch, hidden)
-        self._norm(hidden, weights.final_norm, normed, pick=True)
+            last = number == len(weights.layers) - 1
+            if last:  # From here on no row looks at another, so those whose logits nobody wants can go.
+                self._pick(hidden)
+            extent = LOGIT_ROWS if last else ROWS
+            self._norm(hidden, layer.mlp_norm, normed, extent=extent)
+            self._linear(normed, layer.gate_up, gate_up, extent=extent)
+            self._gate(gate_up, gated, extent=extent)
+            self._join(gated, layer.down, layer.mlp_post_norm, branch, hidden, extent=extent)
+        self._norm(hidden, weights.final_norm, normed, extent=LOGIT_ROWS)
         self._linear(normed, weights.lm_head, None, extent=LOGIT_ROWS)
         if hparams.logit_softcap is not None:
             self._cap(hparams.logit_softcap)
@@ -135,18 +139,17 @@ class Program:
         weight: Float32Array,
         result: RowBuffer,
         *,
-        pick: bool = False,
+        extent: int = ROWS,
         addend: RowBuffer | None = None,
     ) -> None:
-        """Normalise rows; ``pick``: only those whose logits are wanted; ``addend``: join them to a residual."""
+        """Normalise rows; ``addend``: join them to a residual."""
         self._add(
             norm.NORM,
-            LOGIT_ROWS if pick else ROWS,
+            extent,
             TOKENS_PER_TILE,
             1,
             source.floats,
             source.stride,
-            int(pick),
             weight,
             source.size,
             padded(source.size) // 16,
@@ -161,8 +164,11 @@ class Program:
 
     def _round(self, rows: RowBuffer) -> None:
         if rows.quantised is not None:
-            fields = (rows.floats, rows.stride, 0, 0, 0, 0, 0, 0, 0, 0, rows.quantised, rows.scales, rows.groups)
+            fields = (rows.floats, rows.stride, 0, 0, 0, 0, 0, 0, 0, rows.quantised, rows.scales, rows.groups)
             self._add(norm.ROUND_ROWS, ROWS, TOKENS_PER_TILE, 1, *fields)
+
+    def _pick(self, rows: RowBuffer) -> None:
+        self._add(norm.PICK, LOGIT_ROWS, self.rows, 1, rows.floats, rows.stride, padded(rows.size) // 16)
 
     def _linear(
         self,
@@ -254,11 +260,11 @@ class Program:
         self._add(attention.ATTEND, QUERY_TILES, 1, hparams.num_kv_heads, *fields)
         self._add(attention.MERGE, SPLIT_ROWS, 1, hparams.num_heads, *fields)
 
-    def _gate(self, source: RowBuffer, result: RowBuffer) -> None:
+    def _gate(self, source: RowBuffer, result: RowBuffer, *, extent: int) -> None:
         kind = {"silu": activation.SILU, "gelu_tanh": activation.GELU_TANH}[self.hparams.activation]
         self._add(
             activation.GATE_ROWS,
-            ROWS,
+            extent,
             TOKENS_PER_TILE,
             1,
             source.floats,
@@ -280,18 +286,20 @@ class Program:
         post_norm: Float32Array | None,
         branch: RowBuffer,
         hidden: RowBuffer,
+        *,
+        extent: int = ROWS,
     ) -> None:
         """Multiply and add to the residual stream: at once if nothing stands between, else by way of ``branch``."""
         if post_norm is None and fused.bias is None:
-            self._linear(source, fused, hidden, residual=hidden)
+            self._linear(source, fused, hidden, extent=extent, residual=hidden)
             return
-        self._linear(source, fused, branch)
+        self._linear(source, fused, branch, extent=extent)
         if post_norm is not None:
-            self._norm(branch, post_norm, hidden, addend=hidden)
+            self._norm(branch, post_norm, hidden, extent=extent, addend=hidden)
         else:
             self._add(
                 norm.ADD,
-                ROWS,
+                extent,
                 TOKENS_PER_TILE,
                 1,
                 branch.floats,
@@ -318,6 +326,7 @@ def kernels_of(hparams: HParams, weights: PackedWeights) -> list[Kernel]:
         attention.MERGE,
         activation.GATE_ROWS,
         norm.ROUND_ROWS,
+        norm.PICK,
         norm.ADD,
     ]
     needed.append(embedding.EMBED_FLOATS if weights.embedding.form is None else embedding.EMBED_QUANTISED)
