@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from processes import Launch, launching
 from support import Serve, shift_logits, start_server, write_bigram
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +43,13 @@ def serve() -> Iterator[Serve]:
     """Start servers for one test, as `start_server` does; they are drained and joined after it."""
     with ExitStack() as stack:
         yield partial(start_server, stack)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Start ``tlserve --config`` on free ports, in processes of their own; killed after the test if they are still there."""
+    with launching(tmp_path) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")

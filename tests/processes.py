@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 import httpx
 
-from support import wait_until
+from support import series, wait_until
 
 
 @attrs.define
@@ -49,14 +53,60 @@ class Launched:
     api: str
     health: str
 
+    def metric(self, name: str) -> float:
+        """The value of one series."""
+        return series(httpx.get(f"{self.health}/metrics").text, name)
+
     def wait_ready(self) -> None:
         """Wait for /readyz."""
         wait_until(lambda: httpx.get(f"{self.health}/readyz").status_code == 200, seconds=30)
 
 
-def command(*arguments: str | Path) -> list[str]:
-    """The command line of this checkout's tlserve."""
-    return [sys.executable, "-m", "tlserve", *map(str, arguments)]
+def command(*arguments: str | Path, module: str = "tlserve") -> list[str]:
+    """The command line of this checkout's tlserve, or of another module that takes its arguments."""
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 Launch = Callable[..., Launched]
+
+
+@contextmanager
+def launching(directory: Path) -> Iterator[Launch]:
+    """Start servers on free ports, with their configuration in ``directory``; those still there at the end are killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        model_dir: Path, *, module: str = "tlserve", env: dict[str, str] | None = None, **keys: object
+    ) -> Launched:
+        settings = {"model_dir": str(model_dir), "http_listen": "127.0.0.1:0", "health_listen": "127.0.0.1:0", **keys}
+        config = directory / "runtime.toml"
+        config.write_text("[engine]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+        popen = subprocess.Popen(
+            command("--config", config, module=module),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": _python_path(), **(env or {})},
+        )
+        started.append(popen)
+        process = Process(popen)
+        threading.Thread(target=_read_lines, args=(popen, process.lines), daemon=True).start()
+        line = process.wait_for("listening")
+        return Launched(process, f"http://{line['api']}", f"http://{line['health']}")
+
+    yield start
+    for popen in started:
+        popen.kill()
+        popen.communicate()
+
+
+def _python_path() -> str:
+    """What children import from: what this process was told to, and the tests' own modules."""
+    tests = str(Path(__file__).parent)
+    return os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _read_lines(popen: subprocess.Popen[str], lines: queue.SimpleQueue[dict[str, Any]]) -> None:
+    assert popen.stdout is not None
+    for line in popen.stdout:
+        lines.put(json.loads(line))

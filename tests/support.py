@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import httpx
@@ -71,10 +71,7 @@ class Server:
 
     def metric(self, name: str) -> float:
         """The value of one series, such as ``tl_engine_kv_blocks{state="used"}``."""
-        for line in self.health.get("/metrics").text.splitlines():
-            if line.startswith(f"{name} "):
-                return float(line.rpartition(" ")[2])
-        raise AssertionError(f"no series {name}")
+        return series(self.health.get("/metrics").text, name)
 
 
 def start_server(
@@ -126,7 +123,22 @@ def text_of(body: str) -> str:
     return "".join(choice["delta"].get("content", "") for chunk in chunks_of(body) for choice in chunk["choices"])
 
 
-def is_quiet(server: Server) -> bool:
+def series(exposition: str, name: str) -> float:
+    """The value of one series in the text of /metrics."""
+    for line in exposition.splitlines():
+        if line.startswith(f"{name} "):
+            return float(line.rpartition(" ")[2])
+    raise AssertionError(f"no series {name}")
+
+
+class Measured(Protocol):
+    """A server whose series can be read."""
+
+    def metric(self, name: str) -> float:
+        """The value of one series."""
+
+
+def is_quiet(server: Measured) -> bool:
     """Whether the engine holds nothing for anybody: nothing runs, waits, or has a block."""
     names = ("tl_engine_active_sequences", "tl_engine_queue_depth", 'tl_engine_kv_blocks{state="used"}')
     return all(server.metric(name) == 0 for name in names)

@@ -27,7 +27,7 @@ async def answered(
     events: list[Event], *, stops: tuple[str, ...] = (), share: int = 1
 ) -> tuple[Answer, list[CollectedChoice]]:
     """The answer to two generations whose events had all come before anybody looked, and its choices."""
-    ticket = Ticket([ONE, TWO], max_events=100, abort=lambda _: None, on_close=lambda _: None)
+    ticket = Ticket([ONE, TWO], max_events=100, abort=lambda _: None, on_start=lambda: None, on_close=lambda _: None)
     answer = Answer(
         ticket,
         ByteTokenizer(256),

@@ -32,7 +32,9 @@ Loader = Callable[[ServeConfig, Report], LoadedEngine]
 
 
 class EngineClient:
-    """What request handlers and probes may ask of the engine. Loop thread only; nothing here waits for the engine thread.
+    """What request handlers and probes may ask of the engine; nothing here waits for the engine thread.
+
+    Loop thread only, but for what probes read in theirs: ``progress``, ``load_s``, ``busy_s`` and ``stats``.
 
     Attributes:
         progress: how far the model is.

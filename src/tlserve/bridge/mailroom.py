@@ -1,6 +1,6 @@
 """Hands what the engine did to the tickets that wait for it.
 
-Loop thread only. ``deliver`` is called through ``TrioToken.run_sync_soon``, where an exception would end the whole run; so it
+Loop thread only; its attributes may be read in any. ``deliver`` is called through ``TrioToken.run_sync_soon``, where an exception would end the whole run; so it
 never raises. Every open ticket is in here, and leaves when it closes.
 """
 
@@ -15,17 +15,18 @@ from tlserve.names import RequestId
 
 
 class Mailroom:
-    """The open tickets by the ids they hold, and the engine's last counters."""
+    """The open tickets by the ids they hold, and the engine's last counters.
+
+    Attributes:
+        stats: after the engine's last turn.
+        num_waiting: generations that have not had their first step yet.
+    """
 
     def __init__(self, post_command: Callable[[Command], None]) -> None:
         self.stats = NO_STATS
+        self.num_waiting = 0
         self._post_command = post_command
         self._ticket_of: dict[RequestId, Ticket] = {}
-
-    @property
-    def num_waiting(self) -> int:
-        """Generations that have not had their first step yet."""
-        return sum(ticket.num_unstarted for ticket in set(self._ticket_of.values()))
 
     @property
     def num_open(self) -> int:
@@ -34,7 +35,8 @@ class Mailroom:
 
     def open_ticket(self, ids: Sequence[RequestId], *, max_events: int) -> Ticket:
         """A ticket for generations that are about to be submitted."""
-        ticket = Ticket(ids, max_events=max_events, abort=self._abort, on_close=self._forget)
+        ticket = Ticket(ids, max_events=max_events, abort=self._abort, on_start=self._started, on_close=self._forget)
+        self.num_waiting += len(ids)
         self._ticket_of.update(dict.fromkeys(ids, ticket))
         return ticket
 
@@ -53,6 +55,9 @@ class Mailroom:
 
     def _abort(self, request_id: RequestId) -> None:
         self._post_command(Abort(request_id))
+
+    def _started(self) -> None:
+        self.num_waiting -= 1
 
     def _forget(self, ticket: Ticket) -> None:
         for request_id in ticket.ids:

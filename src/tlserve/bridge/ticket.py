@@ -29,6 +29,7 @@ class Ticket:
         ids: the generations, in the order of the answer's choices.
         max_events: the most events that they can have together.
         abort: told each id that the claim is given up for; never told an id that is over.
+        on_start: told once for each id, when it no longer waits for its first step, whatever became of it.
         on_close: told once, when the ticket closes.
     """
 
@@ -38,12 +39,14 @@ class Ticket:
         *,
         max_events: int,
         abort: Callable[[RequestId], None],
+        on_start: Callable[[], None],
         on_close: Callable[[Ticket], None],
     ) -> None:
         self.ids = tuple(ids)
         self._unstarted = set(ids)
         self._live = set(ids)
         self._abort = abort
+        self._on_start = on_start
         self._on_close = on_close
         self._is_closed = False
         self._send, self._receive = trio.open_memory_channel[Event](max_events)
@@ -53,16 +56,11 @@ class Ticket:
         """The generations that are not over."""
         return frozenset(self._live)
 
-    @property
-    def num_unstarted(self) -> int:
-        """How many of its generations still wait for their first step."""
-        return len(self._unstarted)
-
     def deliver(self, event: Event) -> None:
         """Take one event in; never raises, never waits. What comes after the end of its generation is dropped."""
         if event.id not in self._live:
             return
-        self._unstarted.discard(event.id)
+        self._start(event.id)
         try:
             self._send.send_nowait(event)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -102,9 +100,14 @@ class Ticket:
         self._send.close()
         self._on_close(self)
 
+    def _start(self, request_id: RequestId) -> None:
+        if request_id in self._unstarted:
+            self._unstarted.discard(request_id)
+            self._on_start()
+
     def _is_over(self, request_id: RequestId) -> None:
         self._live.discard(request_id)
-        self._unstarted.discard(request_id)
+        self._start(request_id)
         if not self._live:
             self._send.close()
 

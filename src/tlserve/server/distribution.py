@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import inf
 
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
@@ -27,7 +28,7 @@ TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 
 
 
 class Distribution:
-    """One histogram without labels. Loop thread only.
+    """One histogram without labels. Filled in the loop thread, shown in any: its sum may be a value ahead of its counts, or behind.
 
     Args:
         name: of the metric, with its unit.
@@ -40,6 +41,7 @@ class Distribution:
         self._name = name
         self._documentation = documentation
         self._bounds = bounds
+        self._names = [floatToGoString(bound) for bound in (*bounds, inf)]  # type: ignore[no-untyped-call]
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
@@ -56,9 +58,9 @@ class Distribution:
     def family(self, name: str | None = None, **labels: str) -> HistogramMetricFamily:
         """What a scrape shows: cumulative counts; under another name and with labels where they are given."""
         buckets, total = [], 0
-        for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
+        for name_of_bound, count in zip(self._names, self._counts, strict=True):
             total += count
-            buckets.append((floatToGoString(bound), total))  # type: ignore[no-untyped-call]
+            buckets.append((name_of_bound, total))
         family = HistogramMetricFamily(name or self._name, self._documentation, labels=list(labels))
         family.add_metric(list(labels.values()), buckets, self._sum)
         return family

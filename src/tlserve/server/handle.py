@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,10 +16,14 @@ import trio
 
 from tlserve.bridge.client import Loader
 from tlserve.config import ServeConfig
-from tlserve.engine.load import load_engine
+from tlserve.engine.load import LoadedEngine, load_engine
+from tlserve.engine.progress import Report
 from tlserve.errors import StartupError, TlserveError
 from tlserve.server.lifecycle import Addresses, serve
 from tlserve.server.shutdown import Shutdown
+
+_SWITCH_S = 0.0001
+"""How long a thread computes in Python, in seconds, while another one waits to: after every call of the system a loop waits for its turn."""
 
 
 def run(config: ServeConfig, *, load: Loader = load_engine) -> None:
@@ -30,8 +36,9 @@ def run(config: ServeConfig, *, load: Loader = load_engine) -> None:
         EngineDead: the engine gave up.
     """
     shutdown = Shutdown()
+    sys.setswitchinterval(_SWITCH_S)
     try:
-        trio.run(partial(serve, config, shutdown, load=load), strict_exception_groups=True)
+        trio.run(partial(serve, config, shutdown, load=_frozen_after(load)), strict_exception_groups=True)
     except BaseExceptionGroup as group:
         raise first_of(group) from None
     finally:
@@ -149,6 +156,21 @@ class ServerHandle:
     ) -> None:
         self.drain()
         self.join()
+
+
+def _frozen_after(load: Loader) -> Loader:
+    """``load``, and then all that has been made so far is no concern of the garbage collector any more.
+
+    A full collection would go through it again and again, a tenth of a second each time in which no thread gets on.
+    """
+
+    def load_and_freeze(config: ServeConfig, report: Report) -> LoadedEngine:
+        loaded = load(config, report)
+        gc.collect()
+        gc.freeze()
+        return loaded
+
+    return load_and_freeze
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -6,8 +6,10 @@
     └─ open_tracing                         the exporter of traces, where there is one; it sends the last request's
        └─ open_engine                       the engine thread; it outlives everything that may hold a ticket
           └─ house (nursery)
-             ├─ health server               first up, last down
+             ├─ health server               first up, last down; in a thread of its own
              └─ watchers (nursery)
+                ├─ heartbeat                shows the health server's thread that this loop turns
+                ├─ process metrics          looks at what the system says of the process now and then
                 ├─ guard                    follows the files of API keys and certificate
                 ├─ deadlines                one task for each request that has one
                 ├─ signals                  SIGTERM or SIGINT begins the drain; a second one kills
@@ -24,6 +26,7 @@ import faulthandler
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 
 import trio
 from attrs import define, field, frozen
@@ -33,9 +36,11 @@ from tlserve.config import ServeConfig
 from tlserve.engine.load import load_engine
 from tlserve.errors import StepFailed
 from tlserve.server.app import create_api_app
+from tlserve.server.aside import serve_aside
 from tlserve.server.deadline import Deadlines
 from tlserve.server.guard import Guard
-from tlserve.server.health import Readiness, add_metrics, create_health_app
+from tlserve.server.health import HealthApp, Readiness, add_metrics
+from tlserve.server.heartbeat import Heartbeat
 from tlserve.server.http import HttpServer
 from tlserve.server.limits import MAX_PROBE_CONNECTIONS, ConnectionLimits, connections_within
 from tlserve.server.listen import HttpConfig, Listener, bind
@@ -105,22 +110,26 @@ class House:
     health_socket: Listener
     on_ready: Callable[[], None]
     trace: Trace | None
+    _heartbeat: Heartbeat = field(factory=Heartbeat, init=False)
     _readiness: Readiness = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._readiness = Readiness(self.engine, self.shutdown, watchdog_s=self.config.step_watchdog_s)
+        watchdog_s = self.config.step_watchdog_s
+        self._readiness = Readiness(self.engine, self.shutdown, self._heartbeat, watchdog_s=watchdog_s)
 
     async def run(self) -> None:
         """Live until the shutdown begins and the last request has ended."""
         metrics = Metrics(self.config, self.engine)
         health = self._health_server(metrics)
         async with trio.open_nursery() as house:
-            house.start_soon(health.serve, self.shutdown.wait_closed)
+            house.start_soon(partial(serve_aside, health, self.shutdown.wait_closed, name="health"))
             async with trio.open_nursery() as watchers:
                 if self.config.handle_signals:
                     watchers.start_soon(self._watch_signals)
                 watchers.start_soon(self._watch_engine)
+                watchers.start_soon(self._heartbeat.beat)
                 watchers.start_soon(self.guard.watch)
+                watchers.start_soon(metrics.process.watch)
                 api = self._api_server(metrics, Deadlines(watchers))
                 watchers.start_soon(self._drain, api, metrics)
                 await api.serve(self.shutdown.wait_refusing)
@@ -150,7 +159,7 @@ class House:
         )
 
     def _health_server(self, metrics: Metrics) -> HttpServer:
-        app = create_health_app(self._readiness, self._exposition(metrics))
+        app = HealthApp(self._readiness, self._exposition(metrics))
         rooms = RequestRooms(app, shutdown=self.shutdown, on_end=(), is_logged=False)
         return HttpServer(
             rooms,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics, generate_latest
-from prometheus_client.process_collector import ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
 
 from tlserve.bridge.client import EngineClient
 from tlserve.config import ServeConfig
 from tlserve.engine.messages import EngineStats
 from tlserve.server.engine_metrics import EngineMetrics, saturation
+from tlserve.server.exposition import expose
+from tlserve.server.process_metrics import ProcessMetrics
 from tlserve.server.request_metrics import RequestMetrics
 from tlserve.server.room import Room
 from tlserve.server.routes import route_of
@@ -27,14 +28,15 @@ def metrics_text(stats: EngineStats) -> str:
     """The engine's counters in Prometheus' text format, under the names that dashboards of this system know."""
     registry = CollectorRegistry()
     registry.register(EngineMetrics(lambda: stats))
-    return generate_latest(registry).decode()
+    return expose(registry.collect()).decode()
 
 
 class Metrics:
-    """Everything that one server exposes. Loop thread only.
+    """Everything that one server exposes. It is told in the loop thread, and asked in any.
 
     Attributes:
         requests: told of each request as it goes along.
+        process: has to be watched to stay fresh.
     """
 
     def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
@@ -45,7 +47,8 @@ class Metrics:
         self.requests = RequestMetrics()
         registry.register(EngineMetrics(engine.stats))
         registry.register(self.requests)
-        ProcessCollector(registry=registry)
+        self.process = ProcessMetrics()
+        registry.register(self.process)
         if config.metrics_compat == "vllm":
             registry.register(VllmMetrics(engine.stats, self.requests, config.model_id))
         self._ends = Counter(
@@ -89,4 +92,4 @@ class Metrics:
         self._saturation.set(saturation(self._engine.stats(), self._config))
         if self._engine.load_s is not None:
             self._load.set(self._engine.load_s)
-        return generate_latest(self._registry)
+        return expose(self._registry.collect())

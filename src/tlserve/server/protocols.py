@@ -26,7 +26,7 @@ from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protoco
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.typing import AppWrapper, ConnectionState, H11SendableEvent
 
 from tlserve.openai.errors import refused_by_protocol
 from tlserve.openai.headers import request_id
@@ -67,6 +67,7 @@ class Http1(H11Protocol):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.connection = _Conversation(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
+        self._held_head = b""
 
     @property
     def is_mid_request(self) -> bool:
@@ -97,6 +98,24 @@ class Http1(H11Protocol):
         if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             await self._send_error_response(status)
         await self.send(Closed())
+
+    async def _send_h11_event(self, event: H11SendableEvent) -> None:
+        """Send; but the head of an answer of known length in one piece with its body, and no pieces of nothing.
+
+        Each send is a turn of the loop, and a turn may be long where many requests are served.
+        """
+        try:
+            data = self.connection.send(event) or b""
+        except h11.LocalProtocolError:
+            if self.connection.their_state is not h11.ERROR:
+                raise
+            return
+        self._held_head += data
+        if isinstance(event, h11.Response) and any(name == b"content-length" for name, _ in event.headers):
+            return  # Its body, or its end, follows at once.
+        data, self._held_head = self._held_head, b""
+        if data:
+            await self.send(RawData(data=data))
 
     async def _send_error_response(self, status_code: int) -> None:
         body = to_json(refused_by_protocol(status_code, limit=self.config.h11_max_incomplete_size).document()).encode()

@@ -15,7 +15,7 @@ from tlserve.server.distribution import GAPS_S, LATENCIES_S, TOKENS, Distributio
 
 
 class RequestMetrics(Collector):
-    """What the engine has started, in seconds and tokens. Loop thread only.
+    """What the engine has started, in seconds and tokens. Told in the loop thread, collected in any.
 
     Attributes:
         generated_tokens_total: of all answers so far.
