@@ -141,6 +141,13 @@ CASES = [
         why="clients send bad requests",
     ),
     Case(
+        "TlserveConnectionsRefused",
+        "15m",
+        fires=pods("tlserve_http_connections_refused_total", a="0+2x60"),
+        silent=pods("tlserve_http_connections_refused_total", a="0+2x4 8+0x56"),
+        why="it was over in two minutes",
+    ),
+    Case(
         "TlserveSaturated",
         "20m",
         fires=pods("tlserve_saturation_ratio", a="0.95+0x60", b="0.93+0x60"),

@@ -99,3 +99,9 @@ def test_one_version() -> None:
     arguments = dict(rest.split("=", 1) for word, rest in stages()[-1] if word == "ARG")
     assert arguments["VERSION"] == version
     assert render("base").server["image"].endswith(f":{version}")
+
+
+def test_traces_can_be_switched_on() -> None:
+    """What ``tracing = "otlp"`` needs is in the image, where nothing can be installed later."""
+    [install] = [rest for stage in stages() for word, rest in stage if word == "RUN" and " pip install " in rest]
+    assert shlex.split(install)[-1] == ".[otel]"

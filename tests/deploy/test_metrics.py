@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -129,7 +130,7 @@ def test_rates_are_of_counters(scrape: Scrape) -> None:
     """rate() of a gauge is nonsense, and so is a bare counter in a panel."""
     for where, text in expressions():
         for name in scrape.types:
-            if f"rate({name}" in text:
+            if re.search(rf"rate\({name}(_bucket|_count|_sum)?\b", text):
                 assert scrape.types[name] in {"counter", "histogram"}, (where, name)
 
 

@@ -385,6 +385,8 @@ def test_an_idle_connection_makes_room_for_a_new_one(serve: Serve, succ_dir: Pat
 
         assert statuses(read_models(newest)) == [200]
         assert all(connection.recv(10) == b"" for connection in idle[:8])
+        assert server.metric("tlserve_http_connections_evicted_total") == 8
+        assert server.metric("tlserve_http_connections") == 4
         assert read_all(busy).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
@@ -398,9 +400,11 @@ def test_busy_connections_are_not_sacrificed(serve: Serve, succ_dir: Path) -> No
             assert connection.recv(100)
         with connect(server) as third:
             assert third.recv(10) == b""
+        assert server.metric("tlserve_http_connections_refused_total") == 1
         assert server.health.get("/readyz").status_code == 200
 
-    wait_until(lambda: is_let_in(server))
+    wait_until(lambda: server.metric("tlserve_http_connections") == 0)
+    assert is_let_in(server)
 
 
 def is_let_in(server: Server) -> bool:

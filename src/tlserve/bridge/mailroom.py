@@ -1,7 +1,7 @@
 """Hands what the engine did to the tickets that wait for it.
 
-Loop thread only; its attributes may be read in any. ``deliver`` is called through ``TrioToken.run_sync_soon``, where an exception would end the whole run; so it
-never raises. Every open ticket is in here, and leaves when it closes.
+Loop thread only; its attributes may be read in any. ``deliver`` is called through ``TrioToken.run_sync_soon``, where an exception
+would end the whole run; so it never raises. Every open ticket is in here, and leaves when it closes.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from hypercorn.typing import AppWrapper, ASGIFramework
 from hypercorn.utils import wrap_app
 
 from tlserve.server.connection import Connection, Stream
+from tlserve.server.connection_metrics import ConnectionMetrics
 from tlserve.server.limits import ConnectionLimits
 from tlserve.server.listen import Listener
 from tlserve.server.log import log_failure
@@ -32,10 +33,7 @@ class HttpServer:
         config: Hypercorn's settings; ``graceful_timeout`` bounds the wait for open requests.
         limits: how many connections there may be, and how slow their peers.
         tls: with it connections are TLS.
-
-    Attributes:
-        evicted: idle connections that were closed to make room for new ones.
-        refused: new connections that were closed at once because all others were busy.
+        metrics: told of connections as they come and go; none where nobody looks.
     """
 
     def __init__(
@@ -46,6 +44,7 @@ class HttpServer:
         *,
         limits: ConnectionLimits,
         tls: ssl.SSLContext | None = None,
+        metrics: ConnectionMetrics | None = None,
     ) -> None:
         self._app = app
         self._listener = listener
@@ -53,13 +52,7 @@ class HttpServer:
         self._limits = limits
         self._tls = tls
         self._connections: set[Connection] = set()
-        self.evicted = 0
-        self.refused = 0
-
-    @property
-    def num_connections(self) -> int:
-        """Connections that are open."""
-        return len(self._connections)
+        self._metrics = metrics or ConnectionMetrics()
 
     async def serve(self, until: Callable[[], Awaitable[None]]) -> None:
         """Accept until ``until`` returns; then close idle connections and return when the busy ones are done."""
@@ -87,16 +80,18 @@ class HttpServer:
     async def _handle(self, app: AppWrapper, context: WorkerContext, stream: Stream) -> None:
         """Serve one connection. Whatever goes wrong in it is logged and stays in it."""
         if not self._make_room():
-            self.refused += 1
+            self._metrics.refused += 1
             return
         connection = Connection(app, self._config, context, stream, limits=self._limits)
         self._connections.add(connection)
+        self._metrics.open += 1
         try:
             await connection.run()
         except Exception as error:  # noqa: BLE001  (one connection must not end all others)
             log_failure("connection_failed", error)
         finally:
             self._connections.discard(connection)
+            self._metrics.open -= 1
 
     def _make_room(self) -> bool:
         """Whether one more connection may be; if they are too many the one that has idled for longest makes room."""
@@ -108,5 +103,5 @@ class HttpServer:
         oldest = min(idle, key=lambda connection: connection.idle_since)
         oldest.cut()
         self._connections.discard(oldest)
-        self.evicted += 1
+        self._metrics.evicted += 1
         return True

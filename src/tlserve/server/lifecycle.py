@@ -156,6 +156,7 @@ class House:
             self._http_config(graceful_timeout_s=limit_s),
             limits=self._limits(connections_within(self.config.max_connections)),
             tls=None if self.guard.tls is None else self.guard.tls.context,
+            metrics=metrics.connections,
         )
 
     def _health_server(self, metrics: Metrics) -> HttpServer:

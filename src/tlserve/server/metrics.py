@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_c
 from tlserve.bridge.client import EngineClient
 from tlserve.config import ServeConfig
 from tlserve.engine.messages import EngineStats
+from tlserve.server.connection_metrics import ConnectionMetrics
 from tlserve.server.engine_metrics import EngineMetrics, saturation
 from tlserve.server.exposition import expose
 from tlserve.server.process_metrics import ProcessMetrics
@@ -36,6 +37,7 @@ class Metrics:
 
     Attributes:
         requests: told of each request as it goes along.
+        connections: told of the API's connections.
         process: has to be watched to stay fresh.
     """
 
@@ -47,6 +49,8 @@ class Metrics:
         self.requests = RequestMetrics()
         registry.register(EngineMetrics(engine.stats))
         registry.register(self.requests)
+        self.connections = ConnectionMetrics()
+        registry.register(self.connections)
         self.process = ProcessMetrics()
         registry.register(self.process)
         if config.metrics_compat == "vllm":
