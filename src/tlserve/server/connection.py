@@ -8,6 +8,7 @@ to read the answer before its connection is reset.
 
 from __future__ import annotations
 
+import os
 from math import inf
 
 import trio
@@ -156,11 +157,23 @@ class Connection(TCPServer):
 
     async def _send(self, data: bytes) -> None:
         """Send a message whole, or end the connection."""
+        rest = self._left_of(data)
+        if not rest:
+            return
         async with self.send_lock:
-            is_sent = await self._send_whole(data)
+            is_sent = await self._send_whole(rest)
         if not is_sent:
             await self.protocol.handle(Closed())
             self._life.cancel()
+
+    def _left_of(self, data: bytes) -> bytes:
+        """What the system does not take at once: of a token's event, nothing. Getting ready to wait takes longer than to write it."""
+        if not isinstance(self._wire, trio.SocketStream) or self.send_lock.locked():
+            return data
+        try:
+            return data[os.write(self._wire.socket.fileno(), data) :]
+        except OSError:
+            return data  # It is full, closed or broken; sending tells which.
 
     async def _send_whole(self, data: bytes) -> bool:
         """Send all of ``data`` whatever is cancelled around it; False if the peer is gone or the connection was cut."""

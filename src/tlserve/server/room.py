@@ -116,13 +116,15 @@ class RequestRooms:
             if message["type"] == "http.response.start":
                 room.status = message["status"]
                 message["headers"] = [*message["headers"], *self._headers(room)]
-            is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if message["type"] != "http.response.body" or message.get("more_body", False):
+                await send(message)
+                return
             # Hypercorn reports a disconnect to the application while it sends the last body message. Quart-Trio answers by
             # cancelling the request, which would kill the task that closes the connection when it has been idle: no keep-alive
             # limit then, and a drain that waits for nothing. So the last message is sent to its end.
-            with trio.CancelScope(shield=is_last):
+            with trio.CancelScope(shield=True):
                 await send(message)
-            room.is_complete = room.is_complete or is_last
+            room.is_complete = True
 
         return send_in_room
 
