@@ -57,8 +57,8 @@ async def measure_speed(server: Process, rounds: int) -> None:
             for metric, value in medians([await workload(endpoint, (name, seed)) for seed in range(rounds)]).items():
                 show(METRICS[metric].label, value, METRICS[metric].unit)
         seconds = await probe_seconds(endpoint, server.health_url, "probes")
-        show("probes beside 16 clients, median", 1e3 * statistics.median(seconds), "ms")
-        show("probes beside 16 clients, p99", 1e3 * seconds[len(seconds) * 99 // 100], "ms")
+        show("probes beside 16 clients and long prompts, median", 1e3 * statistics.median(seconds), "ms")
+        show("probes beside 16 clients and long prompts, p99", 1e3 * seconds[len(seconds) * 99 // 100], "ms")
         await fill_pool(endpoint, int(server.facts["kv_tokens"]))
         label = f"resident memory, all {server.facts['kv_tokens']} tokens of KV written"
         show(label, server.memory_mib(), "MiB")
