@@ -386,7 +386,7 @@ def test_an_idle_connection_makes_room_for_a_new_one(serve: Serve, succ_dir: Pat
         assert statuses(read_models(newest)) == [200]
         assert all(connection.recv(10) == b"" for connection in idle[:8])
         assert server.metric("tlserve_http_connections_evicted_total") == 8
-        assert server.metric("tlserve_http_connections") == 4
+        wait_until(lambda: server.metric("tlserve_http_connections") == 4)
         assert read_all(busy).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 

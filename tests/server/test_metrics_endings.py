@@ -205,7 +205,7 @@ def test_ends_while_it_loads_and_stops(serve: Serve, succ_dir: Path) -> None:
     with captured_log() as log:
         server = serve(succ_dir, load=load, wait=False, step_delay=0.01, drain_timeout_s=0.5)
         server.chat("a", max_tokens=1)
-        assert counted(server) == {(CHAT, "failed", "loading"): 1}
+        wait_until(lambda: counted(server) == {(CHAT, "failed", "loading"): 1})
         may_load.set()
         server.handle.wait_ready(10)
         assert server.metric("tlserve_model_load_seconds") > 0

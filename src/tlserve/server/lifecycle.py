@@ -236,8 +236,8 @@ class House:
         await trio.sleep(quiesce_s)
         self.shutdown.refuse()
         await trio.sleep(limit_s)
-        log_event("drain_limit", ended_requests=self.engine.num_open)
         metrics.drain_forced(self.engine.num_open)
+        log_event("drain_limit", ended_requests=self.engine.num_open)
         self.engine.fail_all(
             StepFailed("the server had to stop before this answer was complete; send the request again")
         )
