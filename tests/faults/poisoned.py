@@ -19,9 +19,8 @@ from tlserve.config import ServeConfig
 from tlserve.server.handle import run
 from tlserve.server.log import configure_logging, log_event
 
+from . import prober
 from .poison import load_poisonable
-
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 def main(config: Path) -> None:
@@ -30,7 +29,7 @@ def main(config: Path) -> None:
     parsed = _count_requests()
 
     def tell() -> None:
-        num_requests = sum(count for path, count in parsed.items() if path not in _PROBES)
+        num_requests = sum(count for path, count in parsed.items() if path not in prober.PATHS)
         log_event("census", tasks=trio.lowlevel.current_statistics().tasks_living, requests=num_requests)
 
     def tell_soon(_number: int, _frame: FrameType | None) -> None:

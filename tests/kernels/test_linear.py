@@ -72,7 +72,7 @@ def multiply(play: Play, matrix: PackedMatrix, x: Rows, *, members: int = 2, add
         added = (result.floats, result.stride, 64)
     inputs: tuple[Any, ...] = (buffer.floats, buffer.stride)
     if matrix.form is not None:
-        place = (buffer.floats, buffer.stride, *[0] * 7, buffer.quantised, buffer.scales, buffer.groups)
+        place = (buffer.floats, buffer.stride, buffer.quantised, buffer.scales, buffer.groups)
         play(ROUND_ROWS, *place, rows=len(x))
         inputs = (buffer.quantised, buffer.scales)
     blocks = matrix.data.shape[0]

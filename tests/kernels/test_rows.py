@@ -63,7 +63,7 @@ def test_rounding_keeps_sixteen_bits_of_a_group(play: Play, random_rows: RandomR
     source.floats[:, :96] = x
     assert source.quantised is not None
     assert source.scales is not None
-    place = (source.floats, source.stride, *[0] * 7, source.quantised, source.scales, source.groups)
+    place = (source.floats, source.stride, source.quantised, source.scales, source.groups)
     play(norm.ROUND_ROWS, *place, rows=3)
     scale = source.scales[:, 0, :, None].astype(np.float64)
     rounded = source.quantised.reshape(3, 3, 32) * scale

@@ -1,4 +1,4 @@
-"""How long the engine thread has been at its present turn: one number, written by that thread, read by the loop thread."""
+"""How long the engine thread has been at its present turn: one number, written by that thread, read in any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Pulse:
-    """A stopwatch that two threads may look at; a float is written and read in one piece."""
+    """A stopwatch that any thread may look at; a float is written and read in one piece."""
 
     def __init__(self) -> None:
         self._began_at: float | None = None

@@ -32,7 +32,10 @@ from tlserve.kernels.tape import EXTENT, LOGIT_ROW_IDS, ROWS_PER_TILE
     SCALES,  # float32 [M, 2, groups]
     GROUPS,
 ) = range(4, 16)
-"""The fields of a norm operation, and of a rounding one (which uses SOURCE, SOURCE_STRIDE and the last three)."""
+"""The fields of a norm operation."""
+
+ROUND_SOURCE, ROUND_STRIDE, ROUND_QUANTISED, ROUND_SCALES, ROUND_GROUPS = range(4, 9)
+"""The fields of a rounding operation: rows, their distance in bytes, then as the last three of a norm."""
 
 ADD_SOURCE, ADD_STRIDE, ADD_RESULT, ADD_VECTORS = range(4, 8)
 """The fields of an add operation: rows, their distance in bytes, rows, vectors of sixteen in a row."""
@@ -54,11 +57,11 @@ def norm(op: Any, step: Any, tile: int, _member: int) -> None:
 
 
 def round_rows(op: Any, step: Any, tile: int, _member: int) -> None:
-    """Round the rows of SOURCE."""
-    first = tile * op[ROWS_PER_TILE]
+    """Round rows."""
+    first, groups = tile * op[ROWS_PER_TILE], op[ROUND_GROUPS]
     for row in range(first, min(first + op[ROWS_PER_TILE], step[op[EXTENT]])):
-        source = op[SOURCE] + row * op[SOURCE_STRIDE]
-        quantise_row(source, op[GROUPS], op[QUANTISED] + row * op[GROUPS] * 64, op[SCALES] + row * op[GROUPS] * 8)
+        source = op[ROUND_SOURCE] + row * op[ROUND_STRIDE]
+        quantise_row(source, groups, op[ROUND_QUANTISED] + row * groups * 64, op[ROUND_SCALES] + row * groups * 8)
 
 
 @jit

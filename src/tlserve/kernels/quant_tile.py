@@ -8,8 +8,9 @@ A *record* holds one group of 32 inputs for 16 output rows (a *block*), in the o
 
 Each 64-byte vector has 32 lanes of 16 bits, two for each row: inputs 2p and 2p + 1. A lane holds four nibbles (or two
 signed bytes), those of pairs p, p + 1, .., so a shift and a mask yield sixteen rows x two inputs, ready for the
-multiply-add of 16-bit pairs (vpmaddwd, or vpdpwssd, which adds to the sum too) against a broadcast pair of activations. Activations are int16 with one scale
-per group, so the sum of a group is exact in int32: 32 * 32767 * 128 < 2**31. Per group follow one conversion and two FMAs:
+multiply-add of 16-bit pairs (vpmaddwd, or vpdpwssd, which adds to the sum too) against a broadcast pair of activations.
+Activations are int16 with one scale per group, so the sum of a group is exact in int32: 32 * 32767 * 128 < 2**31. Per group
+follow one conversion and two FMAs:
 
     y[row] += sum(w x) * (scale[row] * x_scale) + minimum[row] * x_sum,    x_sum = x_scale * sum(x)
 

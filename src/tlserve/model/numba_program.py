@@ -164,7 +164,7 @@ class Program:
 
     def _round(self, rows: RowBuffer) -> None:
         if rows.quantised is not None:
-            fields = (rows.floats, rows.stride, 0, 0, 0, 0, 0, 0, 0, rows.quantised, rows.scales, rows.groups)
+            fields = (rows.floats, rows.stride, rows.quantised, rows.scales, rows.groups)
             self._add(norm.ROUND_ROWS, ROWS, TOKENS_PER_TILE, 1, *fields)
 
     def _pick(self, rows: RowBuffer) -> None:
