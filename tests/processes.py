@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,17 +72,25 @@ Launch = Callable[..., Launched]
 
 @contextmanager
 def launching(directory: Path) -> Iterator[Launch]:
-    """Start servers on free ports, with their configuration in ``directory``; those still there at the end are killed."""
+    """Start servers on free ports, with their configuration in ``directory``; those still there at the end are killed.
+
+    A command as ``prefix`` runs the server in its own way.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        model_dir: Path, *, module: str = "tlserve", env: dict[str, str] | None = None, **keys: object
+        model_dir: Path,
+        *,
+        module: str = "tlserve",
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        **keys: object,
     ) -> Launched:
         settings = {"model_dir": str(model_dir), "http_listen": "127.0.0.1:0", "health_listen": "127.0.0.1:0", **keys}
         config = directory / "runtime.toml"
         config.write_text("[engine]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
         popen = subprocess.Popen(
-            command("--config", config, module=module),
+            [*prefix, *command("--config", config, module=module)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

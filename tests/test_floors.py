@@ -27,7 +27,7 @@ FLOORS: list[set[str]] = [
     {"text", "weights"},
     {"schema"},
     {"config"},
-    {"options", "early"},
+    {"options", "signals"},
     {"address", "errors", "names"},
 ]
 WALL = 6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tlserve.early import exit_on_signals
+from tlserve.signals import STOP_SIGNALS, exit_on_signals, kill_on_signals
 
 exit_on_signals()  # Before the imports below: they take a moment in which a SIGTERM must not be lost.
 
@@ -94,7 +94,7 @@ def _config_of(options: argparse.Namespace) -> ServeConfig:
 
 def _pull(source: str, directory: Path) -> None:
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: stop.set())
     progress = ProgressPrinter(sys.stderr)
     try:
@@ -110,8 +110,7 @@ def _conform(options: argparse.Namespace) -> bool:
         kit = importlib.import_module("tlserve.conform.command")
     except ModuleNotFoundError as missing:
         raise ConformError(f"{missing.name} is not installed; run: pip install 'tlserve[conform]'") from None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)  # A run that is broken off has not passed.
+    kill_on_signals()  # A run that is broken off has not passed.
     is_fine: bool = kit.conform(
         kit.Options(
             base_url=options.base_url,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from ops_tools import missing, required_tool
 from processes import Launch, Launched
 from support import wait_until
 
@@ -34,6 +37,21 @@ def open_requests(server: Launched) -> float:
     """How many sequences the engine runs."""
     text = httpx.get(f"{server.health}/metrics").text
     return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("tl_engine_active_sequences "))
+
+
+def as_pid_1() -> list[str]:
+    """What makes a command PID 1, as it is in a container; our own process can signal it, it cannot see us."""
+    unshare = required_tool("unshare", package="util-linux")
+    for way in (["--pid"], ["--user", "--map-root-user", "--pid"]):
+        prefix = [unshare, *way, "--fork", "--kill-child"]
+        if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0:
+            return prefix
+    return missing("this system lets nobody make PID namespaces; run the tests as root")
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that it has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def connect(server: Launched) -> socket.socket:
@@ -166,6 +184,36 @@ def test_second_signal_kills(launch: Launch, succ_dir: Path) -> None:
 
         assert server.process.exit_code(2) == -signal.SIGTERM
         assert isinstance(stream.exception(), httpx.HTTPError)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_kills_the_first_process_of_a_container(
+    launch: Launch, succ_dir: Path, number: signal.Signals
+) -> None:
+    """PID 1 gets only the signals that it asks for; the one that is to kill is asked for too."""
+    server = launch(succ_dir, prefix=as_pid_1(), step_delay=0.05)
+    server.wait_ready()
+    (tlserve,) = children_of(server.process.popen.pid)
+    with ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(stream_lines, server, 5000)
+        wait_until(lambda: open_requests(server) == 1)
+        os.kill(tlserve, signal.SIGTERM)
+        server.process.wait_for("draining")
+
+        os.kill(tlserve, number)
+
+        assert server.process.exit_code(2) == 128 + number
+        assert isinstance(stream.exception(), httpx.HTTPError)
+
+
+def test_signal_stops_the_first_process_of_a_container(launch: Launch, succ_dir: Path) -> None:
+    """One is enough where nothing runs, and the exit code is 0."""
+    server = launch(succ_dir, prefix=as_pid_1())
+    (tlserve,) = children_of(server.process.popen.pid)
+
+    os.kill(tlserve, signal.SIGTERM)
+
+    assert server.process.exit_code() == 0
 
 
 @pytest.mark.model

@@ -49,6 +49,7 @@ from tlserve.server.metrics import Metrics
 from tlserve.server.room import RequestRooms
 from tlserve.server.shutdown import Shutdown
 from tlserve.server.tracing import Trace, open_tracing
+from tlserve.signals import STOP_SIGNALS, kill_on_signals
 
 _LOADING_LINE_S = 5.0
 """How often the log says how far a phase of loading is, in seconds."""
@@ -183,13 +184,12 @@ class House:
         return HttpConfig(keep_alive_s=self.config.keep_alive_s, graceful_timeout_s=graceful_timeout_s)
 
     async def _watch_signals(self) -> None:
-        """Begin the drain at the first SIGTERM or SIGINT; from then on the signals do what they do by default: kill."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        """Begin the drain at the first SIGTERM or SIGINT; the next one kills."""
+        kill_on_signals()  # What is in force again when the receiver is closed, also for a signal that it has not delivered.
+        with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
             async for number in signals:
                 self.shutdown.begin(signal.Signals(number).name)
                 break
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
 
     async def _watch_engine(self) -> None:
         """Say when the model is ready; begin the drain when the engine fails, before or after that."""
