@@ -175,11 +175,4 @@ CASES = [
         silent=pods("tlserve_draining", a="0 0 1 stale"),
         why="it was gone by the next scrape",
     ),
-    Case(
-        "TlserveDrainForced",
-        "5m",
-        fires=pods("tlserve_drain_forced_total", a="0 0 1 stale"),
-        silent=pods("tlserve_drain_forced_total", a="0 0 0 stale"),
-        why="it ended by itself",
-    ),
 ]

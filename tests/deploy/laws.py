@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import PurePosixPath
+from urllib.parse import SplitResult, urlsplit
 
 from deploy.rendered import Object, Rendered
 from tlserve.address import ListenAddress
@@ -248,13 +249,14 @@ def resources_fit_the_configuration(it: Rendered) -> None:
 
 
 def network_is_closed_but_for(it: Rendered) -> None:
-    """In: the API, and health for those who measure. Out: names and, for the model, HTTPS. Nothing else."""
+    """In: the API, and health for those who measure. Out: names, HTTPS for the model, and the collector of traces. Nothing else."""
     spec = it.one("NetworkPolicy")["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert all(rule["from"] for rule in spec["ingress"])
     assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == {"http", "health"}
     outward = {(port["protocol"], port["port"]) for rule in spec["egress"] for port in rule["ports"]}
-    assert outward == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
+    collector = {("TCP", _collector(it).port)} if it.config.tracing != "off" else set()
+    assert outward == {("UDP", 53), ("TCP", 53), ("TCP", 443)} | collector
 
 
 def connections_outlive_the_proxy(it: Rendered) -> None:
@@ -297,6 +299,20 @@ def keys_are_where_the_server_looks(it: Rendered) -> None:
     assert volume["secret"]["defaultMode"] & 0o007 == 0
 
 
+def traces_reach_the_collector(it: Rendered) -> None:
+    """Where requests are traced it is said where to, in full, and the pods may send there and, on that port, nowhere else."""
+    if it.config.tracing == "off":
+        return
+    _, namespace = (_collector(it).hostname or "").split(".")[:2]
+    (rule,) = (
+        rule
+        for rule in it.one("NetworkPolicy")["spec"]["egress"]
+        if {"protocol": "TCP", "port": _collector(it).port} in rule["ports"]
+    )
+    assert rule["to"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}]
+    assert it.environment["OTEL_SERVICE_NAME"] == it.one("Deployment")["metadata"]["name"]
+
+
 def dashboards_are_found(it: Rendered) -> None:
     """Grafana's sidecar looks for this label."""
     for monitor in it.all("PodMonitor"):
@@ -309,6 +325,11 @@ LAWS: tuple[Law, ...] = tuple(
     for name, function in inspect.getmembers(sys.modules[__name__], inspect.isfunction)
     if function.__module__ == __name__ and not name.startswith("_")
 )
+
+
+def _collector(it: Rendered) -> SplitResult:
+    """Where traces go."""
+    return urlsplit(it.environment["OTEL_EXPORTER_OTLP_ENDPOINT"])
 
 
 def _selector(object_: Object) -> dict[str, str] | None:

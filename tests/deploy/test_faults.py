@@ -29,6 +29,16 @@ def replace_in_config(old: str, new: str) -> Fault:
     return plant
 
 
+def send_traces_to(endpoint: str) -> Fault:
+    """Another collector."""
+
+    def plant(it: Rendered) -> None:
+        (variable,) = (each for each in it.server["env"] if each["name"] == "OTEL_EXPORTER_OTLP_ENDPOINT")
+        variable["value"] = endpoint
+
+    return plant
+
+
 def drop_the_hash(it: Rendered) -> None:
     """The ConfigMap under the same name at every rollout."""
     (volume,) = (each for each in it.pod["volumes"] if "configMap" in each)
@@ -139,6 +149,16 @@ FAULTS: list[tuple[str, Fault, Law]] = [
         "an open door",
         lambda it: it.one("NetworkPolicy")["spec"]["ingress"][0].update({"from": []}),
         laws.network_is_closed_but_for,
+    ),
+    (
+        "traces to a closed door",
+        send_traces_to("http://otel-collector.monitoring:4317"),
+        laws.network_is_closed_but_for,
+    ),
+    (
+        "traces to another namespace",
+        send_traces_to("http://otel-collector.tracing:4318"),
+        laws.traces_reach_the_collector,
     ),
     (
         "the rehearsal's brake",

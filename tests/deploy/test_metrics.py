@@ -15,6 +15,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from deploy.kubectl import ROOT
 from deploy.overlays import render
 from deploy.promql import Selector, selectors_in
 from support import Serve, wait_until
@@ -144,6 +145,18 @@ def test_endpoint_picker_finds_its_metrics(scrape: Scrape) -> None:
     """What the gateway overlay switches on is there under the picker's names."""
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert scrape.types[name] == "gauge"
+
+
+def test_readme_names_every_metric(scrape: Scrape) -> None:
+    """Its table has what is exposed and nothing else; the process's own and those of vLLM are told as groups."""
+    table = re.findall(r"^\| `tl(?:serve|_engine)_.*$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    told = set(re.findall(r"`(tl[a-z]*_\w+)", "\n".join(row.split(" | ")[0] for row in table)))
+    exposed = {
+        re.sub(r"_(bucket|sum|count)$", "", name) if kind == "histogram" else name
+        for name, kind in scrape.types.items()
+        if name.startswith("tl")
+    }
+    assert told == exposed
 
 
 def test_dashboard_can_be_imported() -> None:
